@@ -49,14 +49,18 @@ def plain_verdict(runs: list[Run]) -> Markup:
         return Markup("Every one of the {} requests was refused.").format(
             shown(total, base.path("requests.total"), "count")
         )
-    sentence = Markup("{} sequences ran at once on average, and their tokens filled {} of the {} pool.").format(
+    sentence = Markup(
+        "{} sequences ran at once on average, and their tokens filled {} of the {} pool."
+    ).format(
         shown(base.get("concurrency.mean"), base.path("concurrency.mean"), "number"),
         shown(base.get("memory.mean.used"), base.path("memory.mean.used"), "percent"),
         shown(base.get("memory.pool_gib"), base.path("memory.pool_gib"), "gib"),
     )
     others = [run for run in runs[1:] if run.tone >= 0 and is_number(run.get("concurrency.mean"))]
     if others:
-        far = max(others, key=lambda run: abs(run.get("concurrency.mean") - (base.get("concurrency.mean") or 0)))
+        far = max(
+            others, key=lambda run: abs(run.get("concurrency.mean") - (base.get("concurrency.mean") or 0))
+        )
         sentence += Markup(" With <bdi>{}</bdi> it was {} sequences and {}.").format(
             far.label,
             shown(far.get("concurrency.mean"), far.path("concurrency.mean"), "number"),
@@ -68,25 +72,35 @@ def plain_verdict(runs: list[Run]) -> Markup:
 def sureness(summary: Parts, diagnosis: Parts | None) -> list[Markup]:
     """Where the step times come from and how far they may be off; sentences."""
     timing = at(diagnosis, "timing") or at(summary, "runs.0.timing") or at(summary, "scenario.timing")
-    kind = timing if isinstance(timing, str) else next(iter(timing), "") if isinstance(timing, Mapping) else ""
+    kind = (
+        timing if isinstance(timing, str) else next(iter(timing), "") if isinstance(timing, Mapping) else ""
+    )
     if isinstance(timing, Mapping) and "kind" in timing:
         kind = str(timing["kind"])
     lines = [Markup("Memory and scheduling: replayed step by step under the engine's own rules.")]
     if kind == "roofline":
-        lines.append(Markup("Step times: a roofline from model shape and GPU facts. Not calibrated on this machine."))
+        lines.append(
+            Markup("Step times: a roofline from model shape and GPU facts. Not calibrated on this machine.")
+        )
     elif kind == "profile":
         source = timing.get("name") or timing.get("source") or timing.get("profile") or ""
         lines.append(Markup("Step times: a measured profile, <bdi>{}</bdi>.").format(plain(source, 120)))
     elif kind == "constant":
-        lines.append(Markup("Step times: a constant. Latencies and rates below mean no more than that constant does."))
+        lines.append(
+            Markup("Step times: a constant. Latencies and rates below mean no more than that constant does.")
+        )
     error = at(timing, "error")
     if is_number(error):
         lines.append(Markup("Its error against measurement: {}.").format(percent(error)))
     elif isinstance(error, Mapping):
-        parts = ", ".join(f"{plain(key)} {percent(value)}" for key, value in error.items() if is_number(value))
+        parts = ", ".join(
+            f"{plain(key)} {percent(value)}" for key, value in error.items() if is_number(value)
+        )
         lines.append(Markup("Its error against measurement: {}.").format(parts))
     elif kind in ("roofline", "profile"):
-        lines.append(Markup("Its error here is unknown: compare runs with each other, and calibrate before you buy."))
+        lines.append(
+            Markup("Its error here is unknown: compare runs with each other, and calibrate before you buy.")
+        )
     return lines
 
 
@@ -101,7 +115,12 @@ def objective(run: Run, slo: Parts, latency: str) -> Markup:
                 Markup('<span class="{}">{} objective {}</span>').format(
                     "met" if met else "missed",
                     "meets" if met else "misses",
-                    shown(bound, f"summary.scenario.slo.{latency}.{quantile}", "seconds", f"{quantile} ≤ {bound:g} s"),
+                    shown(
+                        bound,
+                        f"summary.scenario.slo.{latency}.{quantile}",
+                        "seconds",
+                        f"{quantile} ≤ {bound:g} s",
+                    ),
                 )
             )
     return Markup("<br>").join(verdicts)
@@ -136,12 +155,14 @@ def key_figures(run: Run, slo: Parts) -> list[dict[str, Markup]]:
         {
             "label": Markup("First token, p99"),
             "value": number("latency.ttft_s.p99", "seconds"),
-            "note": objective(run, slo, "ttft_s") or Markup("median {}").format(number("latency.ttft_s.p50", "seconds")),
+            "note": objective(run, slo, "ttft_s")
+            or Markup("median {}").format(number("latency.ttft_s.p50", "seconds")),
         },
         {
             "label": Markup("Token after token, p95"),
             "value": number("latency.tpot_s.p95", "seconds"),
-            "note": objective(run, slo, "tpot_s") or Markup("median {}").format(number("latency.tpot_s.p50", "seconds")),
+            "note": objective(run, slo, "tpot_s")
+            or Markup("median {}").format(number("latency.tpot_s.p50", "seconds")),
         },
         {
             "label": Markup("Output tokens"),

@@ -45,7 +45,7 @@ def from_lengths(requests: pd.DataFrame, requests_per_s: float | None) -> list[L
                 size,
                 1 - float(tokens.sum()) / float(blocks.sum() * size),
                 float(blocks.mean()),
-                float(blocks.mean()) * requests_per_s if is_number(requests_per_s) else None,
+                float(blocks.mean()) * requests_per_s if requests_per_s is not None else None,
             )
         )
     return points
@@ -63,7 +63,7 @@ def run_block_size(run: Run, scenario: Any) -> int | None:
 
 
 def sweep_points(runs: list[Run], scenario: Any) -> list[tuple[int, Run]]:
-    """(block size, run) ascending, of the runs that differ from the base in block size alone; empty for under two."""
+    """(block size, run) ascending, of the runs that differ from the base in it alone; empty for under two."""
     points: dict[int, Run] = {}
     for run in runs:
         size = run_block_size(run, scenario)
@@ -75,19 +75,23 @@ def sweep_points(runs: list[Run], scenario: Any) -> list[tuple[int, Run]]:
 
 def knee(points: list[tuple[int, Run]]) -> int | None:
     """The largest block size that costs under 1% of the best concurrency and of the best throughput."""
-    marks = [(size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points]
+    marks = [
+        (size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points
+    ]
     if not marks or not all(is_number(value) for mark in marks for value in mark):
         return None
     most, fastest = max(mark[1] for mark in marks), max(mark[2] for mark in marks)
     keep = 1 - KNEE_LOSS
-    return max((mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None)
+    return max(
+        (mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None
+    )
 
 
 PANELS = (
-    ("memory.mean.internal", "internal waste, share of the pool", ".2%"),
+    ("memory.mean.internal", "internal waste, share of the pool", ".2~%"),
     ("concurrency.mean", "sequences running, mean", ".3~g"),
     ("throughput.output_tokens_per_s", "output tokens/s", ".3~s"),
-    ("prefix_cache.hit_rate", "prefix hit rate", ".1%"),
+    ("prefix_cache.hit_rate", "prefix hit rate", ".3~%"),
 )
 
 
@@ -102,34 +106,79 @@ def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[st
     else:
         sizes = [point.block_size for point in lengths]
         series = [
-            ("slots left empty at a sequence's end", [point.empty_fraction for point in lengths], ".2%"),
+            ("slots left empty at a sequence's end", [point.empty_fraction for point in lengths], ".2~%"),
             ("block-table entries a sequence", [point.blocks_per_sequence for point in lengths], ".3~s"),
         ]
         mark = None
     data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"height": 70 + 130 * len(series), "annotations": [], "shapes": [], "hovermode": "x"}
-    labels = [str(size) for size in sizes]
-    for place, ((title, values, form), (bottom, top)) in enumerate(zip(series, rows(len(series), 0.11), strict=True)):
-        data.append({
-            "type": "scatter", "mode": "lines+markers", "x": labels, "y": compact(np.array(values, float)),
-            "xaxis": ref(place, "x"), "yaxis": ref(place, "y"), "showlegend": False, "name": title,
-            "line": {"color": "$run0", "width": 1.8}, "marker": {"size": 7, "color": "$run0"},
-            "hovertemplate": f"block size %{{x}}: %{{y:{form}}}<extra></extra>",
-        })  # fmt: skip
-        layout[axis(place, "x")] = {"type": "category", "anchor": ref(place, "y"),
-                                    "showticklabels": place == len(series) - 1, "matches": "x" if place else None,
-                                    "title": {"text": "block size, tokens"} if place == len(series) - 1 else None}  # fmt: skip
-        layout[axis(place, "y")] = {"domain": [bottom, top], "rangemode": "tozero", "tickformat": form, "nticks": 4,
-                                    "anchor": ref(place, "x")}  # fmt: skip
+    layout: dict[str, Any] = {
+        "height": 70 + 130 * len(series),
+        "annotations": [],
+        "shapes": [],
+        "hovermode": "x",
+    }
+    for place, ((title, values, form), (bottom, top)) in enumerate(
+        zip(series, rows(len(series), 0.11), strict=True)
+    ):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": sizes,
+                "y": compact(np.array(values, float)),
+                "xaxis": ref(place, "x"),
+                "yaxis": ref(place, "y"),
+                "showlegend": False,
+                "name": title,
+                "line": {"color": "$run0", "width": 1.8},
+                "marker": {"size": 7, "color": "$run0"},
+                "hovertemplate": f"block size %{{x}}: %{{y:{form}}}<extra></extra>",
+            }
+        )
+        layout[axis(place, "x")] = {
+            "type": "log",
+            "anchor": ref(place, "y"),
+            "tickvals": sizes,
+            "ticktext": [str(size) for size in sizes],
+            "showticklabels": place == len(series) - 1,
+            "matches": "x" if place else None,
+            "title": {"text": "block size, tokens"} if place == len(series) - 1 else None,
+        }
+        layout[axis(place, "y")] = {
+            "domain": [bottom, top],
+            "rangemode": "tozero",
+            "tickformat": form,
+            "nticks": 4,
+            "anchor": ref(place, "x"),
+        }
         layout["annotations"].append(panel_title(title, top))
         if mark:
-            layout["shapes"].append({"type": "line", "xref": ref(place, "x"), "yref": ref(place, "y") + " domain",
-                                     "x0": str(mark), "x1": str(mark), "y0": 0, "y1": 1,
-                                     "line": {"color": "$ink", "width": 1, "dash": "dot"}})  # fmt: skip
+            layout["shapes"].append(
+                {
+                    "type": "line",
+                    "xref": ref(place, "x"),
+                    "yref": ref(place, "y") + " domain",
+                    "x0": mark,
+                    "x1": mark,
+                    "y0": 0,
+                    "y1": 1,
+                    "line": {"color": "$ink", "width": 1, "dash": "dot"},
+                }
+            )
     if mark:
-        layout["annotations"].append({
-            "xref": "x", "yref": "y domain", "x": labels.index(str(mark)), "y": 1, "text": f"knee: {mark}",
-            "showarrow": False, "xanchor": "left", "xshift": 5, "yanchor": "top",
-            "font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface",
-        })  # fmt: skip
+        layout["annotations"].append(
+            {
+                "xref": "x",
+                "yref": "y domain",
+                "x": float(np.log10(mark)),
+                "y": 1,
+                "text": f"knee: {mark}",
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 5,
+                "yanchor": "top",
+                "font": {"size": 12, "color": "$ink"},
+                "bgcolor": "$surface",
+            }
+        )
     return {"data": data, "layout": layout}

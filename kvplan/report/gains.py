@@ -25,7 +25,7 @@ def meter(gain: float) -> str:
 
 
 def rows(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One entry a change, in the diagnosis' own order. A change that did not run shows why instead of gains."""
+    """One entry a change, in the diagnosis' own order. One that did not run shows why instead."""
     out = []
     for index, item in enumerate(at(diagnosis, "changes") or ()):
         cells = []
@@ -35,11 +35,19 @@ def rows(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
                 matters = abs(gain) >= 0.01
                 tone = ("better" if gain * good > 0 else "worse") if matters else ""
                 path = f"diagnosis.changes.{index}.{key}"
-                cells.append({"label": label, "shown": shown(gain, path, "change"), "style": meter(gain), "tone": tone})
-        out.append({
-            "label": plain(item.get("label", ""), 80), "flags": plain(item.get("flags") or "", 160),
-            "outcome": plain(item.get("outcome") or "", 200), "gains": cells, "best": bool(item.get("best")),
-            "words": plain(item.get("what") or "", 400), "unchanged": plain(item.get("unchanged") or "", 400),
-            "risk": plain(item.get("risk") or "", 400),
-        })  # fmt: skip
+                cells.append(
+                    {"label": label, "shown": shown(gain, path, "change"), "style": meter(gain), "tone": tone}
+                )
+        out.append(
+            {
+                "label": plain(item.get("label", ""), 80),
+                "flags": plain(item.get("flags") or "", 160),
+                "outcome": plain(item.get("outcome") or "", 200),
+                "gains": cells,
+                "best": bool(item.get("best")),
+                "words": plain(item.get("what") or "", 400),
+                "unchanged": plain(item.get("unchanged") or "", 400),
+                "risk": plain(item.get("risk") or "", 400),
+            }
+        )
     return out

@@ -18,7 +18,7 @@ MAX_COLUMNS = 400
 
 
 def grid(frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(t_s float64[T], owners int64[T, bins]) of one run's rows, at most ``MAX_COLUMNS`` moments, evenly picked."""
+    """(t_s float64[T], owners int64[T, bins]) of one run, at most ``MAX_COLUMNS`` moments, evenly picked."""
     times, row = np.unique(frame["t_s"].to_numpy(dtype=np.float64), return_inverse=True)
     addresses, column = np.unique(frame["address"].to_numpy(dtype=np.float64), return_inverse=True)
     owners = np.full((len(times), len(addresses)), FREE, dtype=np.int64)
@@ -30,7 +30,7 @@ def grid(frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def hues(owners: NDArray[np.int64]) -> dict[int, int]:
-    """A colour number in 0..HUES-1 for each request, chosen when it first appears: the one least used just then."""
+    """A colour number in 0..HUES-1 a request, chosen when it first appears: the one least used then."""
     chosen: dict[int, int] = {}
     last = 0
     for moment in owners:
@@ -66,7 +66,8 @@ def panel(run: Run, frame: pd.DataFrame, requests: pd.DataFrame, end_s: float) -
     ids = requests["id"].to_numpy()
     prompt, output = requests["prompt_tokens"].to_numpy(), requests["output_tokens"].to_numpy()
     names = {
-        request: f"<b>{plotly_text(ids[request])}</b><br>prompt {prompt[request]}, output {output[request]} tokens"
+        request: f"<b>{plotly_text(ids[request])}</b><br>"
+        f"prompt {prompt[request]}, output {output[request]} tokens"
         for request in colours
         if request < len(ids)
     }

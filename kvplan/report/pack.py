@@ -17,7 +17,7 @@ PLOTLY = "plotly-cartesian-4.1.1.min.js.gz"
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: replace it and the infinities by null, and NumPy's scalars by Python's, all the way down."""
+    """JSON has no NaN: it and the infinities become null, and NumPy's scalars Python's, all the way down."""
     if isinstance(value, dict):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from kvplan.report import answer, block_size, figures, gains, memory_map, tables
+from kvplan.report import answer, block_size, figures, gains, latency, memory_map, tables
 from kvplan.report.definitions import DEFINITIONS
 from kvplan.report.ledger import block_facts, ledger
 from kvplan.report.pack import asset, finite, pack_json, plotly_bundle
@@ -35,8 +35,9 @@ def render(
 
     Args:
         summary: what ``summary.json`` holds.
-        requests, timeline, memory_map_frame: the frames of the same results, all runs, in their ``run`` column.
-        diagnosis: what ``kvplan diagnose`` found, or None: then the page says what happened and claims no cause.
+        requests, timeline, memory_map_frame: the frames of the same results, all runs, in their ``run``
+        column. diagnosis: what ``kvplan diagnose`` found, or None: then the page says what happened and
+        claims no cause.
 
     The same arguments give the same bytes. Nothing in them can become markup or script.
     """
@@ -45,7 +46,11 @@ def render(
         raise ValueError("the summary holds no run")
     view = View(summary, runs, requests, timeline, memory_map_frame, diagnosis)
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return environment.from_string(asset("report.html.j2")).render(view.context())
 
@@ -99,11 +104,12 @@ class View:
         self.slo = self.scenario.get("slo") or {}
 
     def context(self) -> dict[str, Any]:
-        drawings: dict[str, Any] = {
-            "pool": figures.pool_over_time(self.drawn, self.timeline),
-            "load": figures.load_over_time(self.drawn, self.timeline),
-            "latency": figures.latency_distributions(self.compared, self.requests, self.slo),
-        }
+        drawings: dict[str, Any] = {}
+        if self.drawn:
+            drawings["pool"] = figures.pool_over_time(self.drawn, self.timeline)
+            drawings["load"] = figures.load_over_time(self.drawn, self.timeline)
+        if self.requests["e2e_s"].notna().any():
+            drawings["latency"] = latency.latency_distributions(self.compared, self.requests, self.slo)
         words: dict[str, Any] = {**self._pool(), **self._load(), **self._latency()}
         words |= self._map(drawings) | self._blocks(drawings)
         summary_text = json.dumps(finite(self.summary), indent=2, ensure_ascii=False)
@@ -136,7 +142,13 @@ class View:
             name = plain(f"{engine.get('name', '')} {engine.get('version', '')}".strip(), 40)
             subject += Markup(", under the rules of {}").format(name)
         version = plain(self.summary.get("kvplan", ""), 24)
-        return {"model": model, "gpu": gpu, "title": f"{model} on {gpu}", "subject": subject, "version": version}
+        return {
+            "model": model,
+            "gpu": gpu,
+            "title": f"{model} on {gpu}",
+            "subject": subject,
+            "version": version,
+        }
 
     def _answer(self) -> dict[str, Any]:
         verdict = at(self.diagnosis, "verdict")
@@ -152,35 +164,39 @@ class View:
         }
 
     def _pool(self) -> dict[str, Any]:
-        bars = [bar for run in self.compared if (bar := _bar(run))]
-        said = "; ".join(f"{bar['name']}: {bar['description']}" for bar in bars)
+        bars = [drawn for run in self.compared if (drawn := bar(run))]
+        said = "; ".join(f"{drawn['name']}: {drawn['description']}" for drawn in bars)
         return {
             "bars": bars,
             "parts": tables.parts_key(),
             "mean_table": tables.pool_average(self.compared, "mean"),
             "peak_table": tables.pool_average(self.compared, "peak"),
-            "pool_description": f"Stacked areas: share of the pool over time for each run. On average, {said}.",
+            "pool_description": f"Stacked areas: share of the pool over time, by run. On average, {said}.",
             "pool_table": tables.pool_over_time(self.drawn, self.timeline),
         }
 
     def _load(self) -> dict[str, Any]:
         said = "; ".join(
-            f"{run.label}: {run.get('concurrency.mean'):.1f} running on average, at most {run.get('concurrency.peak')}"
+            f"{run.label}: {run.get('concurrency.mean'):.1f} running on average, "
+            f"at most {run.get('concurrency.peak')}"
             for run in self.compared
             if is_number(run.get("concurrency.mean"))
         )
         return {
-            "load_description": f"Three line charts over time: sequences running, requests waiting, preemptions. {said}.",
+            "load_description": f"Three line charts over time: running, waiting, preemptions. {said}.",
             "load_table": tables.load_over_time(self.drawn, self.timeline),
         }
 
     def _latency(self) -> dict[str, Any]:
-        met = [Markup("{}").format(text) for key in ("ttft_s", "tpot_s", "e2e_s")
-               if (text := answer.objective(self.runs[0], self.slo, key))]  # fmt: skip
+        met = [
+            Markup("{}").format(text)
+            for key in ("ttft_s", "tpot_s", "e2e_s")
+            if (text := answer.objective(self.runs[0], self.slo, key))
+        ]
         note = Markup("The base run {}.").format(Markup(", ").join(met)) if met else None
         return {
-            "latency_description": "Cumulative distributions of time to first token, time per output token and "
-            "end-to-end time for each run, with the objectives as vertical lines. Percentiles are in the table.",
+            "latency_description": "Cumulative distributions of time to first token, time per output "
+            "token and end-to-end time, by run, with the objectives as vertical lines.",
             "latency_table": tables.latencies(self.compared),
             "latency_note": note,
         }
@@ -197,8 +213,8 @@ class View:
             return {"map_description": "", "map_table": None}
         drawings["map"] = figures.memory_maps(panels)
         return {
-            "map_description": "Heat map of the KV pool: address upward, time rightward, one colour a request, blank "
-            "where memory is free. The table says how many requests held how much, and how broken up the rest was.",
+            "map_description": "Heat map of the KV pool: address upward, time rightward, one colour a "
+            "request, blank where memory is free. The table says who held how much, and how broken up the rest was.",
             "map_table": tables.maps(self.drawn, self.map_frame),
         }
 
@@ -214,26 +230,31 @@ class View:
         if points:
             mark = block_size.knee(points)
             words = (
-                f"The knee, {mark}, is the largest block size that costs under 1% of the best concurrency and of the "
-                "best throughput: fewer, larger blocks mean shorter block tables and fewer allocations."
+                f"The knee, {mark}, is the largest block size that costs under 1% of the best concurrency "
+                "and of the best throughput: fewer, larger blocks mean shorter block tables and fewer allocations."
                 if mark
-                else "Small blocks waste less of each sequence's last block; large ones mean shorter block tables."
+                else "Small blocks waste less of a sequence's last block; large ones mean shorter tables."
             )
             return {
-                "blocks_words": words, "blocks_title": "As simulated", "blocks_table": tables.block_sizes(points),
-                "blocks_description": "Line charts over block size: internal waste, concurrency and throughput. " + words,
+                "blocks_words": words,
+                "blocks_title": "As simulated",
+                "blocks_table": tables.block_sizes(points),
+                "blocks_description": "Line charts over block size: waste, concurrency and throughput. "
+                + words,
                 "lengths_table": tables.block_size_lengths(lengths) if lengths else None,
-            }  # fmt: skip
+            }
         words = (
-            "From this trace's lengths alone, nothing simulated: a larger block leaves more of a sequence's last block "
-            "empty and needs fewer table entries and allocations. Sweep cache.block_size to see what that does to speed."
+            "From this trace's lengths alone, nothing simulated: a larger block leaves more of a sequence's last "
+            "block empty and needs fewer table entries and allocations. Sweep cache.block_size to see what it "
+            "does to speed."
         )
         return {
-            "blocks_words": words, "blocks_title": "What the lengths say",
+            "blocks_words": words,
+            "blocks_title": "What the lengths say",
             "blocks_table": tables.block_size_lengths(lengths),
-            "blocks_description": "Line charts over block size: empty slots, and block-table entries a sequence.",
+            "blocks_description": "Line charts over block size: empty slots, and table entries a sequence.",
             "lengths_table": None,
-        }  # fmt: skip
+        }
 
     def _changes(self) -> dict[str, Any]:
         if not at(self.diagnosis, "changes"):
@@ -257,16 +278,18 @@ def _name(value: Any) -> str:
     return plain(value or "–")
 
 
-def _bar(run: Run) -> dict[str, Any] | None:
+def bar(run: Run) -> dict[str, Any] | None:
     values = [run.get(f"memory.mean.{part}") for part in PARTS]
     if not all(is_number(value) for value in values):
         return None
     parts = [
         {
-            "key": part, "width": f"{max(value, 0) * 100:.3f}%", "visible": round(value, 3) > 0,
+            "key": part,
+            "width": f"{max(value, 0) * 100:.3f}%",
+            "visible": round(value, 3) > 0,
             "shown": shown(value, run.path(f"memory.mean.{part}"), "percent", text),
         }
         for part, value, text in zip(PARTS, values, shares(values), strict=True)
-    ]  # fmt: skip
+    ]
     said = ", ".join(f"{percent(value)} {part}" for part, value in zip(PARTS, values, strict=True))
     return {"name": run.label, "parts": parts, "description": said}

@@ -28,7 +28,8 @@ _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def plain(name: object, limit: int = 60) -> str:
-    """A name that came from outside, safe to set in running text: one line, no control or direction characters.
+    """A name that came from outside, safe to set in running text: one line, no control or direction
+    characters.
 
     Longer than ``limit`` is cut with an ellipsis. (Escaping for HTML is the template's job, not this one's.)
     """
@@ -69,7 +70,9 @@ class Run:
 
 def is_sweep_point(run: Mapping[str, Any]) -> bool:
     """Sweep points are named ``key=value`` by the scenario; variants are named by people."""
-    return bool(run.get("sweep")) or ("=" in str(run.get("name", "")) and "." in str(run["name"]).split("=")[0])
+    return bool(run.get("sweep")) or (
+        "=" in str(run.get("name", "")) and "." in str(run["name"]).split("=")[0]
+    )
 
 
 def read_runs(summary: Mapping[str, Any]) -> list[Run]:

@@ -47,7 +47,7 @@ def significant(value: float, digits: int = 3) -> str:
     """``digits`` significant figures, never in exponent form: 0.0123, 1.23, 123, 12 345."""
     if value == 0:
         return "0"
-    magnitude = math.floor(math.log10(abs(value)))
+    magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     return grouped(value, max(0, digits - 1 - magnitude))
 
 
@@ -63,7 +63,11 @@ def duration(seconds: float) -> str:
     if size < 999.5:
         return f"{significant(seconds)} s"
     minutes = round(seconds / 60)
-    return f"{grouped(minutes, 0)} min" if minutes < 100 else f"{grouped(minutes // 60, 0)} h {minutes % 60:02d} min"
+    return (
+        f"{grouped(minutes, 0)} min"
+        if minutes < 100
+        else f"{grouped(minutes // 60, 0)} h {minutes % 60:02d} min"
+    )
 
 
 def size(value: float) -> str:

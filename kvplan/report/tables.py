@@ -36,11 +36,10 @@ COMPARED = (
     ("memory.mean.used", "live tokens", "percent"),
     ("latency.ttft_s.p50", "TTFT p50", "seconds"),
     ("latency.ttft_s.p99", "TTFT p99", "seconds"),
-    ("latency.tpot_s.p50", "TPOT p50", "seconds"),
     ("latency.tpot_s.p95", "TPOT p95", "seconds"),
     ("throughput.output_tokens_per_s", "output tokens", "rate"),
-    ("throughput.goodput_requests_per_s", "goodput, requests", "rate"),
-    ("requests.preemptions", "preemptions", "count"),
+    ("throughput.goodput_requests_per_s", "goodput", "rate"),
+    ("requests.preemptions", "preempted", "count"),
     ("requests.refused", "refused", "count"),
 )
 
@@ -51,7 +50,10 @@ def bdi(text: str) -> Markup:
 
 def comparison(runs: Sequence[Run]) -> Table:
     head = ["run", *(words for _, words, _ in COMPARED)]
-    rows = [[bdi(run.label), *(shown(run.get(path), run.path(path), kind) for path, _, kind in COMPARED)] for run in runs]
+    rows = [
+        [bdi(run.label), *(shown(run.get(path), run.path(path), kind) for path, _, kind in COMPARED)]
+        for run in runs
+    ]
     return Table("Runs side by side", head, rows)
 
 
@@ -81,9 +83,13 @@ def pool_over_time(runs: Sequence[Run], timeline: pd.DataFrame) -> Table:
     rows: list[list[str | Markup]] = []
     for run in runs:
         for t, means in _moments(timeline[timeline["run"] == run.key], list(PARTS)):
-            texts = shares(means.tolist()) if np.isfinite(means).all() else [percent(value) for value in means]
+            texts = (
+                shares(means.tolist()) if np.isfinite(means).all() else [percent(value) for value in means]
+            )
             rows.append([bdi(run.label), f"{t:.1f}", *texts])
-    return Table("Share of the pool over time (means of neighbouring buckets)", ["run", "from, s", *PARTS], rows)
+    return Table(
+        "Share of the pool over time (means of neighbouring buckets)", ["run", "from, s", *PARTS], rows
+    )
 
 
 def load_over_time(runs: Sequence[Run], timeline: pd.DataFrame) -> Table:
@@ -98,10 +104,17 @@ def load_over_time(runs: Sequence[Run], timeline: pd.DataFrame) -> Table:
         peaks = np.maximum.reduceat(frame[["running_max", "waiting_max"]].to_numpy(float), starts)
         evicted = np.add.reduceat(frame["preemptions"].to_numpy(float), starts)
         for place, t in enumerate(frame["t_s"].to_numpy(float)[starts]):
-            rows.append([
-                bdi(run.label), f"{t:.1f}", f"{means[place, 0]:.1f}", f"{peaks[place, 0]:.0f}",
-                f"{means[place, 1]:.1f}", f"{peaks[place, 1]:.0f}", f"{evicted[place]:.0f}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    bdi(run.label),
+                    f"{t:.1f}",
+                    f"{means[place, 0]:.1f}",
+                    f"{peaks[place, 0]:.0f}",
+                    f"{means[place, 1]:.1f}",
+                    f"{peaks[place, 1]:.0f}",
+                    f"{evicted[place]:.0f}",
+                ]
+            )
     head = ["run", "from, s", "running, mean", "peak", "waiting, mean", "peak", "preemptions"]
     return Table("Concurrency, queue and preemptions over time", head, rows)
 
@@ -110,19 +123,30 @@ def maps(runs: Sequence[Run], frame: pd.DataFrame) -> Table:
     rows: list[list[str | Markup]] = []
     for run in runs:
         for moment in memory_map.moments(frame[frame["run"] == run.key]):
-            rows.append([
-                bdi(run.label), f"{moment['t_s']:.1f}", grouped(moment["requests"], 0), percent(moment["held"]),
-                percent(moment["cached"]), percent(moment["free"]), grouped(moment["holes"], 0),
-                percent(moment["largest_hole"]),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    bdi(run.label),
+                    f"{moment['t_s']:.1f}",
+                    grouped(moment["requests"], 0),
+                    percent(moment["held"]),
+                    percent(moment["cached"]),
+                    percent(moment["free"]),
+                    grouped(moment["holes"], 0),
+                    percent(moment["largest_hole"]),
+                ]
+            )
     head = ["run", "at, s", "requests", "held", "cached", "free", "free pieces", "largest piece"]
     return Table("The map at twelve moments, at the map's own resolution", head, rows)
 
 
 LATENCY_WORDS = {
-    "queue_s": "queue", "ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT", "e2e_s": "end to end",
+    "queue_s": "queue",
+    "ttft_s": "TTFT",
+    "itl_s": "ITL",
+    "tpot_s": "TPOT",
+    "e2e_s": "end to end",
     "normalized_s_per_token": "normalized, per token",
-}  # fmt: skip
+}
 
 
 def latencies(runs: Sequence[Run]) -> Table:
@@ -149,7 +173,8 @@ def block_sizes(points: Sequence[tuple[int, Run]]) -> Table:
         ("requests.preemptions", "preemptions", "count"),
     )
     rows = [
-        [str(size), *(shown(run.get(path), run.path(path), kind) for path, _, kind in paths)] for size, run in points
+        [str(size), *(shown(run.get(path), run.path(path), kind) for path, _, kind in paths)]
+        for size, run in points
     ]
     return Table("Block size, as simulated", ["block size", *(words for _, words, _ in paths)], rows)
 
@@ -157,11 +182,13 @@ def block_sizes(points: Sequence[tuple[int, Run]]) -> Table:
 def block_size_lengths(points: Sequence[LengthPoint]) -> Table:
     rows = [
         [
-            str(point.block_size), f"{point.empty_fraction * 100:.2f}%", significant(point.blocks_per_sequence),
+            str(point.block_size),
+            f"{point.empty_fraction * 100:.2f}%",
+            significant(point.blocks_per_sequence),
             f"{significant(point.allocations_per_s)}/s" if point.allocations_per_s is not None else "–",
         ]
         for point in points
-    ]  # fmt: skip
+    ]
     head = ["block size", "slots empty at the end", "table entries a sequence", "blocks allocated"]
     return Table("Block size, from the trace's lengths alone", head, rows)
 
@@ -172,13 +199,14 @@ def changes(diagnosis: Mapping[str, Any]) -> Table:
     rows: list[list[str | Markup]] = []
     for index, item in enumerate(at(diagnosis, "changes") or ()):
         cells = [
-            shown(at(item, measure), f"diagnosis.changes.{index}.{measure}", kind) for measure, kind in measures
+            shown(at(item, measure), f"diagnosis.changes.{index}.{measure}", kind)
+            for measure, kind in measures
         ]
         rows.append([str(item.get("label", "")), str(item.get("status", "")), *cells])
-    return Table("Every change simulated", ["change", "outcome", "running, mean", "output tokens", "TTFT p99"], rows)
+    return Table(
+        "Every change simulated", ["change", "outcome", "running, mean", "output tokens", "TTFT p99"], rows
+    )
 
 
 def parts_key() -> list[tuple[str, str]]:
     return [(part, PART_WORDS[part]) for part in PARTS]
-
-

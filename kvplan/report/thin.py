@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,9 +11,9 @@ from numpy.typing import NDArray
 def thin_extremes(t: NDArray[np.float64], y: NDArray[np.float64], points: int) -> NDArray[np.intp]:
     """Indices, ascending, of at most ``points`` samples that keep each stretch's minimum and maximum.
 
-    The series is cut into ``points // 2`` stretches of equal sample count; the first and the last sample and the
-    smallest and the largest of each stretch survive, so no peak or trough is lost, only where exactly between two
-    of them the line ran. NaN never wins against a number.
+    The series is cut into ``points // 2`` stretches of equal sample count; the first and the last sample
+    and the smallest and the largest of each stretch survive, so no peak or trough is lost, only where
+    exactly between two of them the line ran. NaN never wins against a number.
 
     Args:
         t: float64[N], ascending (only its length matters; it is the x axis).
@@ -27,15 +29,15 @@ def thin_extremes(t: NDArray[np.float64], y: NDArray[np.float64], points: int) -
     keep = {0, count - 1}
     low = np.where(np.isnan(y), np.inf, y)
     high = np.where(np.isnan(y), -np.inf, y)
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         keep.add(int(start + np.argmin(low[start:stop])))
         keep.add(int(start + np.argmax(high[start:stop])))
     return np.array(sorted(keep), dtype=np.intp)
 
 
-def merge_buckets(weight: NDArray[np.float64], columns: NDArray[np.float64], points: int) -> tuple[
-    NDArray[np.intp], NDArray[np.float64]
-]:
+def merge_buckets(
+    weight: NDArray[np.float64], columns: NDArray[np.float64], points: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Neighbouring buckets merged into at most ``points``, by weighted mean, so that shares still sum to 1.
 
     Args:

@@ -98,9 +98,7 @@ class Pool:
     def split(self, running: list[Sequence], waiting: bool) -> dict[str, float]:
         used = sum(s.done for s in running)
         held = sum(len(s.slots) * self.block if self.block else s.slots[1] for s in running)
-        coming = sum(
-            min(s.prompt + s.output - 1 - s.done, self.held(s) - s.done) for s in running
-        )
+        coming = sum(min(s.prompt + s.output - 1 - s.done, self.held(s) - s.done) for s in running)
         free = self.slots - held
         largest = free if self.block else max((size for _, size in self.holes(running)), default=0)
         external = free if not self.block and waiting and free >= self.extent > largest else 0
@@ -129,8 +127,18 @@ class Pool:
         return owner[(np.arange(BINS) * self.slots) // BINS]
 
 
-def replay(name: str, arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, *, pool_slots: int = 16384,
-           block_size: int = 16, extent: int = 2048, max_num_seqs: int = 64, bucket_s: float = 0.5) -> Replay:
+def replay(
+    name: str,
+    arrival: np.ndarray,
+    prompt: np.ndarray,
+    output: np.ndarray,
+    *,
+    pool_slots: int = 16384,
+    block_size: int = 16,
+    extent: int = 2048,
+    max_num_seqs: int = 64,
+    bucket_s: float = 0.5,
+) -> Replay:
     """Runs the trace to its end."""
     pool = Pool(pool_slots, block_size, extent)
     count = len(arrival)
@@ -167,9 +175,26 @@ def replay(name: str, arrival: np.ndarray, prompt: np.ndarray, output: np.ndarra
             continue
         seconds = 0.014 + 4e-5 * prefill + 6e-5 * len(running)
         split = pool.split(running, bool(waiting))
-        row = buckets.setdefault(int(clock / bucket_s), dict.fromkeys(
-            (*PARTS, "largest_free_extent", "busy", "steps", "running", "running_max", "waiting", "waiting_max",
-             "preemptions", "output_tokens", "prefill_tokens", "allocated_max"), 0.0))
+        row = buckets.setdefault(
+            int(clock / bucket_s),
+            dict.fromkeys(
+                (
+                    *PARTS,
+                    "largest_free_extent",
+                    "busy",
+                    "steps",
+                    "running",
+                    "running_max",
+                    "waiting",
+                    "waiting_max",
+                    "preemptions",
+                    "output_tokens",
+                    "prefill_tokens",
+                    "allocated_max",
+                ),
+                0.0,
+            ),
+        )
         for key, value in split.items():
             row[key] += value * seconds
         row["busy"] += seconds
@@ -178,7 +203,9 @@ def replay(name: str, arrival: np.ndarray, prompt: np.ndarray, output: np.ndarra
         row["waiting"] += len(waiting) * seconds
         row["running_max"] = max(row["running_max"], len(running))
         row["waiting_max"] = max(row["waiting_max"], len(waiting))
-        row["allocated_max"] = max(row["allocated_max"], split["used"] + split["reserved"] + split["internal"])
+        row["allocated_max"] = max(
+            row["allocated_max"], split["used"] + split["reserved"] + split["internal"]
+        )
         row["preemptions"] += evicted
         row["output_tokens"] += len(running)
         row["prefill_tokens"] += prefill
@@ -197,41 +224,92 @@ def replay(name: str, arrival: np.ndarray, prompt: np.ndarray, output: np.ndarra
                 pool.release(s)
                 running.remove(s)
     return Replay(
-        name, _requests(name, arrival, prompt, output, first_scheduled, first_token, finish, preempted),
-        _timeline(name, buckets, bucket_s), _map(name, pictures), pool_slots, block_size, int(preempted.sum()), steps,
+        name,
+        _requests(name, arrival, prompt, output, first_scheduled, first_token, finish, preempted),
+        _timeline(name, buckets, bucket_s),
+        _map(name, pictures),
+        pool_slots,
+        block_size,
+        int(preempted.sum()),
+        steps,
         busy,
     )
 
 
-def _requests(name: str, arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, scheduled: np.ndarray,
-              first: np.ndarray, finish: np.ndarray, preempted: np.ndarray) -> pd.DataFrame:
+def _requests(
+    name: str,
+    arrival: np.ndarray,
+    prompt: np.ndarray,
+    output: np.ndarray,
+    scheduled: np.ndarray,
+    first: np.ndarray,
+    finish: np.ndarray,
+    preempted: np.ndarray,
+) -> pd.DataFrame:
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot = np.where(output > 1, (finish - first) / (output - 1), np.nan)
-    return pd.DataFrame({
-        "id": [f"r{index}" for index in range(len(arrival))], "arrival_s": arrival, "prompt_tokens": prompt,
-        "output_tokens": output, "status": "finished", "reason": "", "first_scheduled_s": scheduled,
-        "first_token_s": first, "finish_s": finish, "queue_s": scheduled - arrival, "ttft_s": first - arrival,
-        "tpot_s": tpot, "e2e_s": finish - arrival, "preemptions": preempted, "cached_tokens": 0, "run": name,
-    })
+    return pd.DataFrame(
+        {
+            "id": [f"r{index}" for index in range(len(arrival))],
+            "arrival_s": arrival,
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+            "status": "finished",
+            "reason": "",
+            "first_scheduled_s": scheduled,
+            "first_token_s": first,
+            "finish_s": finish,
+            "queue_s": scheduled - arrival,
+            "ttft_s": first - arrival,
+            "tpot_s": tpot,
+            "e2e_s": finish - arrival,
+            "preemptions": preempted,
+            "cached_tokens": 0,
+            "run": name,
+        }
+    )
 
 
 def _timeline(name: str, buckets: dict[int, dict[str, float]], bucket_s: float) -> pd.DataFrame:
     rows = []
     for index, row in sorted(buckets.items()):
         mean = {key: row[key] / row["busy"] for key in (*PARTS, "largest_free_extent", "running", "waiting")}
-        counts = {key: row[key] for key in ("steps", "running_max", "waiting_max", "preemptions", "output_tokens",
-                                            "prefill_tokens", "allocated_max")}
-        rows.append({"run": name, "t_s": index * bucket_s, "dt_s": bucket_s, "busy_s": row["busy"], **mean, **counts,
-                     "hit_tokens": 0})
+        counts = {
+            key: row[key]
+            for key in (
+                "steps",
+                "running_max",
+                "waiting_max",
+                "preemptions",
+                "output_tokens",
+                "prefill_tokens",
+                "allocated_max",
+            )
+        }
+        rows.append(
+            {
+                "run": name,
+                "t_s": index * bucket_s,
+                "dt_s": bucket_s,
+                "busy_s": row["busy"],
+                **mean,
+                **counts,
+                "hit_tokens": 0,
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def _map(name: str, pictures: list[tuple[float, np.ndarray]]) -> pd.DataFrame:
     times = np.array([t for t, _ in pictures])
-    return pd.DataFrame({
-        "run": name, "t_s": np.repeat(times, BINS), "address": np.tile(np.arange(BINS) / BINS, len(times)),
-        "request": np.concatenate([owners for _, owners in pictures]),
-    })
+    return pd.DataFrame(
+        {
+            "run": name,
+            "t_s": np.repeat(times, BINS),
+            "address": np.tile(np.arange(BINS) / BINS, len(times)),
+            "request": np.concatenate([owners for _, owners in pictures]),
+        }
+    )
 
 
 def spread(values: pd.Series) -> dict[str, float | None]:
@@ -239,8 +317,11 @@ def spread(values: pd.Series) -> dict[str, float | None]:
     known = values.dropna()
     if known.empty:
         return dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
-    return {"mean": float(known.mean()), **{f"p{q}": float(known.quantile(q / 100)) for q in (50, 90, 95, 99)},
-            "max": float(known.max())}
+    return {
+        "mean": float(known.mean()),
+        **{f"p{q}": float(known.quantile(q / 100)) for q in (50, 90, 95, 99)},
+        "max": float(known.max()),
+    }
 
 
 def run_summary(result: Replay, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -260,7 +341,9 @@ def run_summary(result: Replay, overrides: dict[str, Any]) -> dict[str, Any]:
             "mean": {part: float((timeline[part] * weight).sum()) for part in PARTS},
             "peak": {part: float(peak[part]) for part in PARTS},
             "largest_free_extent_gib": float((timeline["largest_free_extent"] * weight).sum())
-            * result.pool_slots * per_token / 2**30,
+            * result.pool_slots
+            * per_token
+            / 2**30,
             "shared_saved_fraction": 0.0,
             "cow_copies": 0,
         },
@@ -269,8 +352,14 @@ def run_summary(result: Replay, overrides: dict[str, Any]) -> dict[str, Any]:
             "peak": int(timeline["running_max"].max()),
             "max_at_max_model_len": result.pool_slots / 2048,
         },
-        "requests": {"total": len(requests), "finished": len(requests), "refused": 0, "refused_reasons": {},
-                     "preemptions": result.preemptions, "swaps": 0},
+        "requests": {
+            "total": len(requests),
+            "finished": len(requests),
+            "refused": 0,
+            "refused_reasons": {},
+            "preemptions": result.preemptions,
+            "swaps": 0,
+        },
         "latency": {
             **{key: spread(requests[key]) for key in ("queue_s", "ttft_s", "tpot_s", "e2e_s")},
             "itl_s": spread(requests["tpot_s"]),
@@ -281,20 +370,36 @@ def run_summary(result: Replay, overrides: dict[str, Any]) -> dict[str, Any]:
             "requests_per_s": len(requests) / span,
             "goodput_requests_per_s": float(met.sum()) / span,
         },
-        "prefix_cache": {"query_tokens": int(requests["prompt_tokens"].sum()), "hit_tokens": 0, "hit_rate": 0.0},
-        "sim": {"steps": result.steps, "steps_skipped": 0, "wall_s": 0.5, "requests_per_wall_s": len(requests) / 0.5},
+        "prefix_cache": {
+            "query_tokens": int(requests["prompt_tokens"].sum()),
+            "hit_tokens": 0,
+            "hit_rate": 0.0,
+        },
+        "sim": {
+            "steps": result.steps,
+            "steps_skipped": 0,
+            "wall_s": 0.5,
+            "requests_per_wall_s": len(requests) / 0.5,
+        },
     }
 
 
-def results(count: int = 500, rate: float = 24.0, seed: int = 7, block_sizes: tuple[int, ...] = ()) -> tuple[
-        dict[str, Any], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """(summary, requests, timeline, memory_map) of a paged base and a contiguous variant (and a block-size sweep)."""
+def results(
+    count: int = 500, rate: float = 24.0, seed: int = 7, block_sizes: tuple[int, ...] = ()
+) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """(summary, requests, timeline, memory_map) of a paged base, a contiguous variant, and a block-size sweep."""
     arrival, prompt, output = lengths(count, rate, seed)
-    plans = [("base", {}, {}), ("contiguous", {"cache": {"layout": "contiguous", "reservation": "max"}},
-                                {"block_size": 0})]
-    plans += [(f"cache.block_size={size}", {"cache": {"block_size": size}}, {"block_size": size})
-              for size in block_sizes]
-    done = [(replay(name, arrival, prompt, output, **options), overrides) for name, overrides, options in plans]
+    plans = [
+        ("base", {}, {}),
+        ("contiguous", {"cache": {"layout": "contiguous", "reservation": "max"}}, {"block_size": 0}),
+    ]
+    plans += [
+        (f"cache.block_size={size}", {"cache": {"block_size": size}}, {"block_size": size})
+        for size in block_sizes
+    ]
+    done = [
+        (replay(name, arrival, prompt, output, **options), overrides) for name, overrides, options in plans
+    ]
     frames = {
         kind: pd.concat([getattr(result, kind) for result, _ in done], ignore_index=True)
         for kind in ("requests", "timeline", "memory_map")
@@ -303,12 +408,19 @@ def results(count: int = 500, rate: float = 24.0, seed: int = 7, block_sizes: tu
         "schema_version": 1,
         "kvplan": "0.1.0",
         "scenario": {
-            "model": "llama-3.1-8b", "gpu": "h100-sxm",
+            "model": "llama-3.1-8b",
+            "gpu": "h100-sxm",
             "parallel": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1},
-            "cache": {"layout": "paged", "block_size": 16, "kv_cache_dtype": "auto", "gpu_memory_utilization": 0.92,
-                      "enable_prefix_caching": False},
+            "cache": {
+                "layout": "paged",
+                "block_size": 16,
+                "kv_cache_dtype": "auto",
+                "gpu_memory_utilization": 0.92,
+                "enable_prefix_caching": False,
+            },
             "scheduler": {"max_model_len": 2048, "max_num_seqs": 64, "max_num_batched_tokens": 8192},
-            "timing": "roofline", "engine": {"name": "vllm", "version": "0.33"},
+            "timing": "roofline",
+            "engine": {"name": "vllm", "version": "0.33"},
             "slo": {"ttft_s": {"p99": 2.0}, "tpot_s": {"p95": 0.05}},
         },
         "runs": [run_summary(result, overrides) for result, overrides in done],

@@ -119,17 +119,16 @@
       if (axis.title) Object.assign(axis.title, { font: { size: 12 }, standoff: 6 });
       if (narrow && key[0] === "y") delete axis.title;
     }
-    const legend = data.some((trace) => trace.showlegend);
+    const entries = data.filter((trace) => trace.showlegend).length;
+    const legendHeight = entries ? (narrow && entries > 4 ? 96 : 58) : 30;
     Object.assign(layout, {
       font, width, autosize: false, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: figure.maps ? find("surface") : "rgba(0,0,0,0)",
-      margin: { l: 8, r: 12, t: legend ? 64 : 30, b: 34 },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", yref: "container", font: { size: 12.5, color: find("ink") },
+      margin: { l: 8, r: 12, t: legendHeight, b: 34 },
+      legend: { orientation: "h", x: 0, xanchor: "left", xref: "container", y: 1, yanchor: "top", yref: "container", font: { size: 12.5, color: find("ink") },
                 traceorder: "normal", itemclick: "toggle", itemdoubleclick: "toggleothers" },
       hoverlabel: { bgcolor: find("surface"), bordercolor: find("rule"), font: { family: find("sans"), size: 12.5, color: find("ink") }, namelength: -1, align: "left" },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     });
-    layout.legend.y = 1;
-    layout.legend.yanchor = "top";
     return { data, layout };
   }
 
@@ -138,10 +137,16 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
   };
 
+  /* Paper is white and 182 mm wide inside its margins. */
+  const PRINT_WIDTH = 680;
+  const PRINT_HEIGHT = 0.8;
+
   async function draw(forced) {
     for (const place of document.querySelectorAll(".plot")) {
       const width = forced || place.clientWidth;
       const { data, layout } = prepare(page.figures[place.dataset.figure], width);
+      if (forced) layout.height = Math.round(layout.height * PRINT_HEIGHT);
+      place.style.minHeight = layout.height + "px";
       await Plotly.react(place, data, layout, config);
       place.dataset.drawn = "yes";
     }
@@ -163,8 +168,6 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
 
-  /* Paper is white and 182 mm wide inside its margins: light colours, fixed width, then back. */
-  const PRINT_WIDTH = 680;
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.print = "yes";
     draw(PRINT_WIDTH);
