@@ -5,11 +5,11 @@
     step_seconds = step_s                                  host and launch, once a step
                  + linear(tokens)                          projections, MLP, experts, norms, all-reduce
                  + head(samples)                           lm_head and sampler
-                 + attention(prefill rows, decode rows)    measured tables, or the roofline of each cache group
+                 + attention(prefill rows, decode rows)    measured tables, or a roofline a cache group
                  + copied bytes · copy_s_per_byte + swapped bytes · swap_s_per_byte
 
-The builders stand in `kvplan.timing`. All of them fill the same arrays, so the replay loop is compiled once and
-a model costs 30 to 300 ns a step, whatever its kind.
+The builders stand in `kvplan.timing`. All of them fill the same arrays, so the replay loop is compiled once,
+whatever the kind of model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEP_LOAD = np.dtype(
 )
 """What a step computes. The scheduler fills one record (an array of shape (1,)) before each step.
 
-A *decode row* computes exactly one new token on top of at least one computed; every other row is a *prefill row*.
+A *decode row* computes exactly one new token on top of at least one computed; any other is a *prefill row*.
 With ``c`` = tokens already computed and ``q`` = tokens to compute of a row:
 
 ===========================  =====================================================================
@@ -67,55 +67,52 @@ With ``c`` = tokens already computed and ``q`` = tokens to compute of a row:
 ``block_bytes``              bytes of one block on one GPU, all layers and groups
 ===========================  =====================================================================
 
-Contexts are those of full attention, whatever the window of a layer: `step_seconds` caps them itself. In a stretch
-of pure decode a step adds n to ``decode_context``, 1 to ``decode_context_max`` and, before that, ``2 ·
-decode_context + n`` to ``decode_context_squares`` (`advance_decode` does it); nothing else changes.
+Contexts are those of full attention, whatever the window of a layer: `step_seconds` caps them itself. In a
+stretch of pure decode every row attends one token more with each step, and nothing else changes:
+`advance_decode` moves a load on.
 """
+
+LINEAR, HEAD, PREFILL, DECODE, MIXED, DECODE_SKEW, MIXED_SKEW = range(7)
+"""The grids of a step-time model: tables of seconds (the last two: of shares) over 1, 2 or 4 axes.
+
+===========  ==========================================================================================
+LINEAR       by tokens in the step
+HEAD         by rows that sample
+PREFILL      attention of prefill alone, one row: by its tokens, by the tokens computed before it
+DECODE       attention of decode alone, equal contexts: by rows, by the tokens each attends
+MIXED        attention of a step of both: PREFILL's axes, then DECODE's; absent: the sum of the two
+DECODE_SKEW  what unequal contexts cost: the part of the way from the time at the mean context to the time at
+             the longest one; by decode rows, by the share of them that is long
+MIXED_SKEW   the same in a mixed step
+===========  ==========================================================================================
+"""
+GRIDS = 7
+STEP_S, ROW_S, COPY_S_PER_BYTE, SWAP_S_PER_BYTE = range(4)
+FIXED = 4
+WINDOW, READ_S, PREFILL_PAIR_S, DECODE_PAIR_S, ATTENTION_STEP_S = range(5)
+GROUP = 5
+TOKENS_OUT, SAMPLES_OUT, CHUNK_OUT, PRIOR_OUT, ROWS_OUT, CONTEXT_OUT = range(6)
+OUTSIDE = 6
 
 
 class TimingTables(NamedTuple):
-    """A step-time model, compiled. Every array is C-contiguous float64; an empty one means "not measured".
+    """A step-time model, compiled (by `kvplan.timing.StepTimes.compiled`). Times are those of one whole step.
 
-    Times are seconds of one whole step (all layers of the slowest path through the ranks), not of one layer.
+    Five flat arrays instead of one a table: Numba counts a reference of every array at every call, which cost
+    200 ns a call with twenty of them.
     """
 
     fixed: NDArray[np.float64]
-    """[4]: seconds a step, seconds a row, seconds a copied byte, seconds a swapped byte."""
-    linear_at: NDArray[np.float64]
-    """[L] token counts, ascending."""
-    linear_s: NDArray[np.float64]
-    """[L] seconds at them."""
-    head_at: NDArray[np.float64]
-    """[H] sampling rows, ascending."""
-    head_s: NDArray[np.float64]
+    """[4]: seconds a step, a row, a copied byte, a swapped byte."""
     groups: NDArray[np.float64]
-    """[G, 5], the roofline of attention of each cache group: window in tokens (0: all), seconds to read one token
-    of context, seconds of arithmetic a query-key pair of prefill, of decode, and seconds a step that has attention."""
-    prefill_at: NDArray[np.float64]
-    """[P] tokens of the one prefill row; with prior_at the axes of prefill_s."""
-    prior_at: NDArray[np.float64]
-    """[K] tokens computed before it."""
-    prefill_s: NDArray[np.float64]
-    """[P, K]: attention of a step with prefill alone; empty: the roofline prices attention."""
-    rows_at: NDArray[np.float64]
-    """[N] decode rows."""
-    context_at: NDArray[np.float64]
-    """[C] tokens each of them attends."""
-    decode_s: NDArray[np.float64]
-    """[N, C]: attention of a step of decode alone, all contexts equal."""
-    mixed_prefill_at: NDArray[np.float64]
-    mixed_prior_at: NDArray[np.float64]
-    mixed_rows_at: NDArray[np.float64]
-    mixed_context_at: NDArray[np.float64]
-    mixed_s: NDArray[np.float64]
-    """[p, k, n, c]: attention of a step of both; empty: the sum of the two."""
-    skew_rows_at: NDArray[np.float64]
-    skew_share_at: NDArray[np.float64]
-    skew_alpha: NDArray[np.float64]
-    """[2, n, r]: what unequal contexts cost, for decode alone and for mixed steps. By decode rows and by the share of
-    them that is long: the part of the way from the time at the mean context to the time at the longest."""
+    """[G, 5], the roofline of attention of each cache group, used where DECODE is absent: window in tokens
+    (0: all), seconds to read one token of context, seconds a query-key pair of prefill, of decode, seconds a step."""
+    grids: NDArray[np.float64]
+    """The axes and values of all grids, end to end."""
+    layout: NDArray[np.int64]
+    """[7, 9]: of each grid where its values start, the lengths of its 4 axes (0: absent), where each starts."""
     outside: NDArray[np.float64]
-    """[6, 2]: written by `step_seconds`: how many queries lay above the measured range, and the largest of them, of
+    """[6, 2], written by `step_seconds`: how many queries lay above the measured range, and the largest, of
     tokens, samples, prefill tokens, prior, decode rows, context."""
 
 
@@ -128,83 +125,97 @@ def advance_decode(load):
 
 
 @njit(cache=True)
-def _below(at, x):
-    """Index i of the interval [at[i], at[i + 1]] that holds x; the first or the last one outside the range."""
+def _interval(grids, start, size, x):
+    """(i, part): x stands ``part`` of the way from point i of an axis to the next.
+
+    Below the first point the first value is held (part 0); above the last the last interval goes on (part > 1).
+    """
+    if size == 1 or x <= grids[start]:
+        return 0, 0.0
     low = 0
-    high = at.size - 1
+    high = size - 1
     while high - low > 1:
         middle = (low + high) >> 1
-        if at[middle] <= x:
+        if grids[start + middle] <= x:
             low = middle
         else:
             high = middle
-    return low
+    at = grids[start + low]
+    return low, (x - at) / (grids[start + high] - at)
 
 
 @njit(cache=True)
-def _part(at, i, x):
-    """Where x stands in its interval, 0 at its lower end. Below the first point 0 (held), above the last > 1 (extended)."""
-    if at.size == 1 or x <= at[0]:
+def grid1(grids, layout, g, x):
+    """Piecewise linear in one variable: monotone between its points, exact at them, never below 0."""
+    size = layout[g, 1]
+    if size == 0:
         return 0.0
-    return (x - at[i]) / (at[i + 1] - at[i])
+    i, u = _interval(grids, layout[g, 5], size, x)
+    at = layout[g, 0] + i
+    low = grids[at]
+    if u == 0.0:
+        return low
+    return max(low + u * (grids[at + 1] - low), 0.0)
 
 
 @njit(cache=True)
-def _note(outside, which, at, x):
-    if at.size > 0 and x > at[at.size - 1]:
-        outside[which, 0] += 1.0
-        outside[which, 1] = max(outside[which, 1], x)
+def _corners(grids, at, stride, u, v):
+    """Bilinear in the cell whose lowest corner stands at ``at``; no corner of weight 0 is touched."""
+    low = grids[at]
+    if v != 0.0:
+        low += v * (grids[at + 1] - low)
+    if u == 0.0:
+        return low
+    high = grids[at + stride]
+    if v != 0.0:
+        high += v * (grids[at + stride + 1] - high)
+    return low + u * (high - low)
 
 
 @njit(cache=True)
-def _interpolate(at, values, x):
-    """Piecewise linear in one variable: monotone between its points, exact at them, never under 0."""
-    if at.size == 0:
-        return 0.0
-    if at.size == 1:
-        return values[0]
-    i = _below(at, x)
-    return max(values[i] + _part(at, i, x) * (values[i + 1] - values[i]), 0.0)
+def grid2(grids, layout, g, x, y):
+    """Bilinear, as `grid1`."""
+    i, u = _interval(grids, layout[g, 5], layout[g, 1], x)
+    j, v = _interval(grids, layout[g, 6], layout[g, 2], y)
+    stride = layout[g, 2]
+    return max(_corners(grids, layout[g, 0] + i * stride + j, stride, u, v), 0.0)
 
 
 @njit(cache=True)
-def _interpolate2(at0, at1, values, x0, x1):
-    """Bilinear, as `_interpolate`."""
-    i = _below(at0, x0)
-    j = _below(at1, x1)
-    u = _part(at0, i, x0)
-    v = _part(at1, j, x1)
-    i1 = min(i + 1, at0.size - 1)
-    j1 = min(j + 1, at1.size - 1)
-    low = values[i, j] + v * (values[i, j1] - values[i, j])
-    high = values[i1, j] + v * (values[i1, j1] - values[i1, j])
-    return max(low + u * (high - low), 0.0)
+def grid4(grids, layout, g, chunk, prior, rows, context):
+    """Quadrilinear, as `grid1`."""
+    i, u = _interval(grids, layout[g, 5], layout[g, 1], chunk)
+    j, v = _interval(grids, layout[g, 6], layout[g, 2], prior)
+    k, w = _interval(grids, layout[g, 7], layout[g, 3], rows)
+    m, z = _interval(grids, layout[g, 8], layout[g, 4], context)
+    stride = layout[g, 4]
+    over_prior = layout[g, 3] * stride
+    over_chunk = layout[g, 2] * over_prior
+    at = layout[g, 0] + i * over_chunk + j * over_prior + k * stride + m
+    low = _corners(grids, at, stride, w, z)
+    if v != 0.0:
+        low += v * (_corners(grids, at + over_prior, stride, w, z) - low)
+    if u != 0.0:
+        at += over_chunk
+        high = _corners(grids, at, stride, w, z)
+        if v != 0.0:
+            high += v * (_corners(grids, at + over_prior, stride, w, z) - high)
+        low += u * (high - low)
+    return max(low, 0.0)
 
 
 @njit(cache=True)
-def _interpolate4(timing, chunk, prior, rows, context):
-    """Quadrilinear over the table of mixed steps."""
-    i = _below(timing.mixed_prefill_at, chunk)
-    j = _below(timing.mixed_prior_at, prior)
-    u = _part(timing.mixed_prefill_at, i, chunk)
-    v = _part(timing.mixed_prior_at, j, prior)
-    i1 = min(i + 1, timing.mixed_prefill_at.size - 1)
-    j1 = min(j + 1, timing.mixed_prior_at.size - 1)
-    table = timing.mixed_s
-    rows_at = timing.mixed_rows_at
-    context_at = timing.mixed_context_at
-    a = _interpolate2(rows_at, context_at, table[i, j], rows, context)
-    b = _interpolate2(rows_at, context_at, table[i, j1], rows, context)
-    c = _interpolate2(rows_at, context_at, table[i1, j], rows, context)
-    d = _interpolate2(rows_at, context_at, table[i1, j1], rows, context)
-    low = a + v * (b - a)
-    high = c + v * (d - c)
-    return max(low + u * (high - low), 0.0)
+def _note(timing, which, g, axis, x):
+    """Remember a query above the last measured point of a grid's axis."""
+    size = timing.layout[g, 1 + axis]
+    if size > 0 and x > timing.grids[timing.layout[g, 5 + axis] + size - 1]:
+        timing.outside[which, 0] += 1.0
+        timing.outside[which, 1] = max(timing.outside[which, 1], x)
 
 
 @njit(cache=True)
-def _long_share(rows, total, squares, longest):
-    """The share of rows at ``longest`` in the two-point batch with the same mean, variance and maximum."""
+def long_share(rows, total, squares, longest):
+    """The share of rows at ``longest`` in the two-point batch of the same mean, variance and maximum."""
     mean = total / rows
     gap = longest - mean
     if gap <= 0.0:
@@ -214,107 +225,107 @@ def _long_share(rows, total, squares, longest):
 
 
 @njit(cache=True)
-def _one_prefill(rows, tokens, prior, pairs):
+def _one_prefill(step):
     """(tokens, prior) of the one prefill row that stands for all of a step's.
 
-    One row stands for itself. Several have fewer query-key pairs than one row of all their tokens: they are
-    priced as the row without a prior that has as many pairs, or, with long priors, at their mean prior.
+    One row stands for itself. Several are priced as one row with as many query-key pairs: of all their tokens
+    and the prior that makes up the pairs or, where all their tokens in one row would already have more, of fewer
+    tokens and no prior.
     """
-    if rows <= 1:
-        return float(tokens), float(prior)
-    rest = pairs / tokens - 0.5 * (tokens + 1.0)
-    if rest >= 0.0:
-        return float(tokens), rest
-    return np.sqrt(2.0 * pairs + 0.25) - 0.5, 0.0
+    if step.prefill_rows == 1:
+        return float(step.prefill_tokens), float(step.prefill_prior)
+    prior = step.prefill_pairs / step.prefill_tokens - 0.5 * (step.prefill_tokens + 1.0)
+    if prior >= 0.0:
+        return float(step.prefill_tokens), prior
+    return np.sqrt(2.0 * step.prefill_pairs + 0.25) - 0.5, 0.0
 
 
 @njit(cache=True)
 def _measured_attention(timing, step):
+    grids, layout = timing.grids, timing.layout
     chunk, prior = 0.0, 0.0
     if step.prefill_rows > 0:
-        chunk, prior = _one_prefill(
-            step.prefill_rows, step.prefill_tokens, step.prefill_prior, step.prefill_pairs
-        )
-        _note(timing.outside, 2, timing.prefill_at, chunk)
-        _note(timing.outside, 3, timing.prior_at, prior)
+        chunk, prior = _one_prefill(step)
+        _note(timing, CHUNK_OUT, PREFILL, 0, chunk)
+        _note(timing, PRIOR_OUT, PREFILL, 1, prior)
         if step.decode_rows == 0:
-            return _interpolate2(timing.prefill_at, timing.prior_at, timing.prefill_s, chunk, prior)
+            return grid2(grids, layout, PREFILL, chunk, prior)
     if step.decode_rows == 0:
         return 0.0
     rows = float(step.decode_rows)
     mean = step.decode_context / rows
     longest = float(step.decode_context_max)
-    _note(timing.outside, 4, timing.rows_at, rows)
-    _note(timing.outside, 5, timing.context_at, longest)
-    mixed = step.prefill_rows > 0
-    joint = mixed and timing.mixed_s.size > 0
+    _note(timing, ROWS_OUT, DECODE, 0, rows)
+    _note(timing, CONTEXT_OUT, DECODE, 1, longest)
+    apart = 0.0
+    joint = step.prefill_rows > 0
+    if joint and layout[MIXED, 1] == 0:
+        apart = grid2(grids, layout, PREFILL, chunk, prior)
+        joint = False
     if joint:
-        at_mean = _interpolate4(timing, chunk, prior, rows, mean)
+        seconds = grid4(grids, layout, MIXED, chunk, prior, rows, mean)
     else:
-        at_mean = _interpolate2(timing.rows_at, timing.context_at, timing.decode_s, rows, mean)
-    seconds = at_mean
-    if longest > mean and timing.skew_alpha.size > 0:
-        share = _long_share(rows, step.decode_context, step.decode_context_squares, longest)
-        which = 1 if joint else 0
-        alpha = _interpolate2(
-            timing.skew_rows_at, timing.skew_share_at, timing.skew_alpha[which], rows, share
-        )
+        seconds = grid2(grids, layout, DECODE, rows, mean)
+    skew = MIXED_SKEW if joint else DECODE_SKEW
+    if longest > mean and layout[skew, 1] > 0:
+        share = long_share(rows, step.decode_context, step.decode_context_squares, longest)
         if joint:
-            at_longest = _interpolate4(timing, chunk, prior, rows, longest)
+            at_longest = grid4(grids, layout, MIXED, chunk, prior, rows, longest)
         else:
-            at_longest = _interpolate2(timing.rows_at, timing.context_at, timing.decode_s, rows, longest)
-        seconds += alpha * max(at_longest - at_mean, 0.0)
-    if mixed and not joint:
-        seconds += _interpolate2(timing.prefill_at, timing.prior_at, timing.prefill_s, chunk, prior)
-    return seconds
+            at_longest = grid2(grids, layout, DECODE, rows, longest)
+        seconds += grid2(grids, layout, skew, rows, share) * max(at_longest - seconds, 0.0)
+    return seconds + apart
+
+
+@njit(cache=True)
+def _windowed_context(step, window):
+    """Σ over decode rows of min(context, window), exact where all rows stand on one side of the window.
+
+    Else by the two-point batch of `long_share`, which needs no loop over the rows.
+    """
+    longest = float(step.decode_context_max)
+    total = float(step.decode_context)
+    if longest <= window:
+        return total
+    rows = float(step.decode_rows)
+    share = long_share(rows, total, step.decode_context_squares, longest)
+    if share >= 1.0:
+        return rows * window
+    others = (total - share * rows * longest) / (rows * (1.0 - share))
+    return rows * (share * window + (1.0 - share) * min(others, window))
+
+
+@njit(cache=True)
+def _windowed_pairs(step, window):
+    """Query-key pairs of the prefill rows, each of the mean shape, when a query sees its last ``window`` tokens."""
+    queries = step.prefill_tokens / step.prefill_rows
+    prior = step.prefill_prior / step.prefill_rows
+    if prior + queries <= window:
+        return float(step.prefill_pairs)
+    growing = max(window - prior, 0.0)
+    pairs = growing * prior + 0.5 * growing * (growing + 1.0) + (queries - growing) * window
+    return min(pairs * step.prefill_rows, float(step.prefill_pairs))
 
 
 @njit(cache=True)
 def _roofline_attention(timing, step):
-    """Σ over cache groups of max(bytes, arithmetic), for prefill and decode rows apart."""
+    """Σ over cache groups of max(bytes, arithmetic), prefill and decode rows apart."""
     seconds = 0.0
-    rows = float(step.decode_rows)
     for g in range(timing.groups.shape[0]):
-        window = timing.groups[g, 0]
-        read_s = timing.groups[g, 1]
-        seconds += timing.groups[g, 4]
+        window = timing.groups[g, WINDOW]
+        read_s = timing.groups[g, READ_S]
+        seconds += timing.groups[g, ATTENTION_STEP_S]
         if step.decode_rows > 0:
-            context = float(step.decode_context)
-            if window > 0.0 and step.decode_context_max > window:
-                # The two-point batch again: exact when all rows stand on one side of the window.
-                longest = float(step.decode_context_max)
-                share = _long_share(rows, step.decode_context, step.decode_context_squares, longest)
-                others = (
-                    (context - share * rows * longest) / (rows * (1.0 - share)) if share < 1.0 else longest
-                )
-                context = rows * (share * window + (1.0 - share) * min(others, window))
-            seconds += context * max(read_s, timing.groups[g, 3])
+            context = _windowed_context(step, window) if window > 0.0 else float(step.decode_context)
+            seconds += context * max(read_s, timing.groups[g, DECODE_PAIR_S])
         if step.prefill_rows > 0:
-            pairs = float(step.prefill_pairs)
             context = float(step.prefill_context)
+            pairs = float(step.prefill_pairs)
             if window > 0.0:
-                queries = float(step.prefill_tokens)
-                context = min(context, step.prefill_rows * (window - 1.0) + queries)
-                pairs = (
-                    _windowed_pairs(
-                        queries / step.prefill_rows,
-                        step.prefill_prior / step.prefill_rows,
-                        window,
-                        pairs / step.prefill_rows,
-                    )
-                    * step.prefill_rows
-                )
-            seconds += max(context * read_s, pairs * timing.groups[g, 2])
+                context = min(context, step.prefill_rows * (window - 1.0) + step.prefill_tokens)
+                pairs = _windowed_pairs(step, window)
+            seconds += max(context * read_s, pairs * timing.groups[g, PREFILL_PAIR_S])
     return seconds
-
-
-@njit(cache=True)
-def _windowed_pairs(queries, prior, window, pairs):
-    """Query-key pairs of a row of ``queries`` tokens after ``prior`` when each sees its last ``window`` tokens."""
-    if prior + queries <= window:
-        return pairs
-    growing = max(window - prior, 0.0)
-    return min(pairs, growing * prior + 0.5 * growing * (growing + 1.0) + (queries - growing) * window)
 
 
 @njit(cache=True)
@@ -326,16 +337,18 @@ def step_seconds(timing, load):
         load: record array of dtype STEP_LOAD and shape (1,).
     """
     step = load[0]
-    _note(timing.outside, 0, timing.linear_at, float(step.tokens))
-    _note(timing.outside, 1, timing.head_at, float(step.samples))
-    seconds = timing.fixed[0] + timing.fixed[1] * step.rows
-    seconds += _interpolate(timing.linear_at, timing.linear_s, float(step.tokens))
+    fixed = timing.fixed
+    tokens = float(step.tokens)
+    samples = float(step.samples)
+    _note(timing, TOKENS_OUT, LINEAR, 0, tokens)
+    _note(timing, SAMPLES_OUT, HEAD, 0, samples)
+    seconds = fixed[STEP_S] + fixed[ROW_S] * step.rows + grid1(timing.grids, timing.layout, LINEAR, tokens)
     if step.samples > 0:
-        seconds += _interpolate(timing.head_at, timing.head_s, float(step.samples))
-    if timing.decode_s.size > 0:
+        seconds += grid1(timing.grids, timing.layout, HEAD, samples)
+    if timing.layout[DECODE, 1] > 0:
         seconds += _measured_attention(timing, step)
     else:
         seconds += _roofline_attention(timing, step)
-    seconds += timing.fixed[2] * step.copied_blocks * step.block_bytes
-    seconds += timing.fixed[3] * (step.swapped_out_blocks + step.swapped_in_blocks) * step.block_bytes
-    return seconds
+    moved = step.copied_blocks * fixed[COPY_S_PER_BYTE]
+    moved += (step.swapped_out_blocks + step.swapped_in_blocks) * fixed[SWAP_S_PER_BYTE]
+    return seconds + moved * step.block_bytes
