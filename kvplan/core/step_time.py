@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from kvplan.core.jit import compiled
 
 STEP_LOAD = np.dtype(
     [
@@ -106,17 +107,17 @@ class TimingTables(NamedTuple):
     """[4]: seconds a step, a row, a copied byte, a swapped byte."""
     groups: NDArray[np.float64]
     """[G, 5], the roofline of attention of each cache group, used where DECODE is absent: window in tokens
-    (0: all), seconds to read one token of context, seconds a query-key pair of prefill, of decode, seconds a step."""
+    (0: all), seconds to read one token of context, a query-key pair of prefill, of decode, and a step."""
     grids: NDArray[np.float64]
     """The axes and values of all grids, end to end."""
     layout: NDArray[np.int64]
-    """[7, 9]: of each grid where its values start, the lengths of its 4 axes (0: absent), where each starts."""
+    """[7, 9]: of each grid where its values start, the lengths of 4 axes (0: absent), where each starts."""
     outside: NDArray[np.float64]
     """[6, 2], written by `step_seconds`: how many queries lay above the measured range, and the largest, of
     tokens, samples, prefill tokens, prior, decode rows, context."""
 
 
-@njit(cache=True)
+@compiled
 def advance_decode(load):
     """Move a load of pure decode one step on: every row attends one token more."""
     load[0].decode_context_squares += 2 * load[0].decode_context + load[0].decode_rows
@@ -124,11 +125,11 @@ def advance_decode(load):
     load[0].decode_context_max += 1
 
 
-@njit(cache=True)
+@compiled
 def _interval(grids, start, size, x):
     """(i, part): x stands ``part`` of the way from point i of an axis to the next.
 
-    Below the first point the first value is held (part 0); above the last the last interval goes on (part > 1).
+    """(i, part): x stands ``part`` of the way from point i of an axis to the next.
     """
     if size == 1 or x <= grids[start]:
         return 0, 0.0
@@ -144,7 +145,7 @@ def _interval(grids, start, size, x):
     return low, (x - at) / (grids[start + high] - at)
 
 
-@njit(cache=True)
+@compiled
 def grid1(grids, layout, g, x):
     """Piecewise linear in one variable: monotone between its points, exact at them, never below 0."""
     size = layout[g, 1]
@@ -158,7 +159,7 @@ def grid1(grids, layout, g, x):
     return max(low + u * (grids[at + 1] - low), 0.0)
 
 
-@njit(cache=True)
+@compiled
 def _corners(grids, at, stride, u, v):
     """Bilinear in the cell whose lowest corner stands at ``at``; no corner of weight 0 is touched."""
     low = grids[at]
@@ -172,7 +173,7 @@ def _corners(grids, at, stride, u, v):
     return low + u * (high - low)
 
 
-@njit(cache=True)
+@compiled
 def grid2(grids, layout, g, x, y):
     """Bilinear, as `grid1`."""
     i, u = _interval(grids, layout[g, 5], layout[g, 1], x)
@@ -181,7 +182,7 @@ def grid2(grids, layout, g, x, y):
     return max(_corners(grids, layout[g, 0] + i * stride + j, stride, u, v), 0.0)
 
 
-@njit(cache=True)
+@compiled
 def grid4(grids, layout, g, chunk, prior, rows, context):
     """Quadrilinear, as `grid1`."""
     i, u = _interval(grids, layout[g, 5], layout[g, 1], chunk)
@@ -204,7 +205,7 @@ def grid4(grids, layout, g, chunk, prior, rows, context):
     return max(low, 0.0)
 
 
-@njit(cache=True)
+@compiled
 def _note(timing, which, g, axis, x):
     """Remember a query above the last measured point of a grid's axis."""
     size = timing.layout[g, 1 + axis]
@@ -213,7 +214,7 @@ def _note(timing, which, g, axis, x):
         timing.outside[which, 1] = max(timing.outside[which, 1], x)
 
 
-@njit(cache=True)
+@compiled
 def long_share(rows, total, squares, longest):
     """The share of rows at ``longest`` in the two-point batch of the same mean, variance and maximum."""
     mean = total / rows
@@ -224,7 +225,7 @@ def long_share(rows, total, squares, longest):
     return variance / (variance + gap * gap)
 
 
-@njit(cache=True)
+@compiled
 def _one_prefill(step):
     """(tokens, prior) of the one prefill row that stands for all of a step's.
 
@@ -240,7 +241,7 @@ def _one_prefill(step):
     return np.sqrt(2.0 * step.prefill_pairs + 0.25) - 0.5, 0.0
 
 
-@njit(cache=True)
+@compiled
 def _measured_attention(timing, step):
     grids, layout = timing.grids, timing.layout
     chunk, prior = 0.0, 0.0
@@ -277,7 +278,7 @@ def _measured_attention(timing, step):
     return seconds + apart
 
 
-@njit(cache=True)
+@compiled
 def _windowed_context(step, window):
     """Σ over decode rows of min(context, window), exact where all rows stand on one side of the window.
 
@@ -295,9 +296,9 @@ def _windowed_context(step, window):
     return rows * (share * window + (1.0 - share) * min(others, window))
 
 
-@njit(cache=True)
+@compiled
 def _windowed_pairs(step, window):
-    """Query-key pairs of the prefill rows, each of the mean shape, when a query sees its last ``window`` tokens."""
+    """Query-key pairs of the prefill rows, each of the mean shape, when a query sees ``window`` tokens."""
     queries = step.prefill_tokens / step.prefill_rows
     prior = step.prefill_prior / step.prefill_rows
     if prior + queries <= window:
@@ -307,7 +308,7 @@ def _windowed_pairs(step, window):
     return min(pairs * step.prefill_rows, float(step.prefill_pairs))
 
 
-@njit(cache=True)
+@compiled
 def _roofline_attention(timing, step):
     """Σ over cache groups of max(bytes, arithmetic), prefill and decode rows apart."""
     seconds = 0.0
@@ -328,7 +329,7 @@ def _roofline_attention(timing, step):
     return seconds
 
 
-@njit(cache=True)
+@compiled
 def step_seconds(timing, load):
     """Seconds that the step described by ``load`` takes.
 
