@@ -129,7 +129,7 @@ def advance_decode(load):
 def _interval(grids, start, size, x):
     """(i, part): x stands ``part`` of the way from point i of an axis to the next.
 
-    """(i, part): x stands ``part`` of the way from point i of an axis to the next.
+    Below the first point its value is held (part 0); above the last one the last interval goes on (part > 1).
     """
     if size == 1 or x <= grids[start]:
         return 0, 0.0
@@ -230,8 +230,8 @@ def _one_prefill(step):
     """(tokens, prior) of the one prefill row that stands for all of a step's.
 
     One row stands for itself. Several are priced as one row with as many query-key pairs: of all their tokens
-    and the prior that makes up the pairs or, where all their tokens in one row would already have more, of fewer
-    tokens and no prior.
+    and the prior that makes up the pairs or, where all their tokens in one row would already have more pairs, of
+    fewer tokens and no prior.
     """
     if step.prefill_rows == 1:
         return float(step.prefill_tokens), float(step.prefill_prior)
