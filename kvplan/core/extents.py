@@ -172,6 +172,7 @@ def place_request(core: Core, request: int, tokens: int) -> bool:
             for j in range(i):
                 unplace(core, r.row + j, wanted)
             return False
+        core.slot_request[r.row + i] = request
     r.blocks = wanted  # the reservation of each sequence, in slots
     return True
 

@@ -231,7 +231,13 @@ def cache_full_blocks(core: Core, request: int, tokens: int) -> None:
     r = core.requests[request]
     size = core.config[0].block_size
     known = np.int64(r.prompt) + (np.int64(r.generated) if r.sequences == 1 else np.int64(0))
-    full = min(tokens, known) // size
+    register_blocks(core, request, min(tokens, known) // size)
+
+
+@compiled
+def register_blocks(core: Core, request: int, full: int) -> None:
+    """Registers the blocks of a request's first row up to column `full`."""
+    r = core.requests[request]
     if full <= r.hashed:
         return
     extend_chain(core, request, r.row, r.hashed, full)

@@ -179,6 +179,7 @@ SCALARS = np.dtype(
         ("num_preempted", "i8"),
         ("num_finished", "i8"),
         ("flying_planned", "i8"),  # async: entries of the step in flight
+        ("device_free_s", "f8"),  # async: when the step in flight ends
         ("head_blocked", "i8"),  # the last plan left the head of the queue waiting for memory
         ("batch_open", "i8"),  # static batching: members may still join
         # Where the memory is, in token slots; what is not listed follows from these.
@@ -231,6 +232,7 @@ class Core(NamedTuple):
     extents: NDArray[Any]  # EXTENT[2 S + 64]; 0 is the head of the list
     extent_free: NDArray[np.int32]  # stack of unused nodes; [0] is its size
     extent_of: NDArray[np.int32]  # [S]: the extent of a row, -1 for none
+    slot_request: NDArray[np.int32]  # [S]: the request that a row serves
     host_next: NDArray[np.int32]  # [host_blocks + 1]: free list and lists of swapped requests
     planned: NDArray[Any]  # PLANNED[max_num_seqs]
     flying: NDArray[Any]  # PLANNED[max_num_seqs]: async, the step before
