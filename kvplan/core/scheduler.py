@@ -401,6 +401,8 @@ def commit(core: Core, entries: np.ndarray, count: int, now: float) -> None:
         if r.first_token_s < 0:
             r.first_token_s = now
         r.last_token_s = now
+        if c.async_scheduling == 1 and c.prefix_caching == 1 and r.status == RUNNING:
+            paged.cache_full_blocks(core, request, np.int64(r.computed) - r.promised)
         if r.generated >= r.output:
             finish(core, request, now)
             continue
@@ -411,8 +413,6 @@ def commit(core: Core, entries: np.ndarray, count: int, now: float) -> None:
                 part(core, request)
             elif r.beams == 1 and c.layout == PAGED:
                 choose_beams(core, request)
-        if c.async_scheduling == 1 and c.prefix_caching == 1:
-            paged.cache_full_blocks(core, request, np.int64(r.computed) - r.promised)
         if taken < entry.drafts or r.sequences > 1:
             cache.settle(core, request)
     if s.num_finished > 0:
