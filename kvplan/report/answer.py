@@ -12,35 +12,6 @@ from kvplan.report.shown import at, is_number, percent, shown
 
 Parts = Mapping[str, Any]
 
-FLAGS = (
-    ("parallel.tensor_parallel_size", "--tensor-parallel-size"),
-    ("parallel.pipeline_parallel_size", "--pipeline-parallel-size"),
-    ("parallel.data_parallel_size", "--data-parallel-size"),
-    ("cache.block_size", "--block-size"),
-    ("cache.kv_cache_dtype", "--kv-cache-dtype"),
-    ("cache.gpu_memory_utilization", "--gpu-memory-utilization"),
-    ("cache.num_gpu_blocks_override", "--num-gpu-blocks-override"),
-    ("cache.enable_prefix_caching", "--enable-prefix-caching"),
-    ("scheduler.max_model_len", "--max-model-len"),
-    ("scheduler.max_num_seqs", "--max-num-seqs"),
-    ("scheduler.max_num_batched_tokens", "--max-num-batched-tokens"),
-)
-
-
-def flags(scenario: Parts) -> str:
-    """The scenario as vLLM's own flags, one line each; what is left at null or at one GPU is left out."""
-    lines = []
-    for path, flag in FLAGS:
-        value = at(scenario, path)
-        if value is None or (path.startswith("parallel.") and value == 1):
-            continue
-        if isinstance(value, bool):
-            lines.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            lines.append(f"{flag} {value}")
-    return " \\\n  ".join(["vllm serve MODEL", *lines])
-
-
 def plain_verdict(runs: list[Run]) -> Markup:
     """What the base run shows, claiming no cause: the sentence for a page without a diagnosis."""
     base = runs[0]
@@ -69,27 +40,28 @@ def plain_verdict(runs: list[Run]) -> Markup:
     return sentence
 
 
+def timing_of(timing: Any) -> tuple[str, Any]:
+    """(``roofline``, ``profile`` or ``constant``, its settings) of a scenario's ``timing``."""
+    if isinstance(timing, Mapping):
+        return next(((str(key), value) for key, value in timing.items() if value is not None), ("", None))
+    return str(timing or ""), None
+
+
 def sureness(summary: Parts, diagnosis: Parts | None) -> list[Markup]:
     """Where the step times come from and how far they may be off; sentences."""
-    timing = at(diagnosis, "timing") or at(summary, "runs.0.timing") or at(summary, "scenario.timing")
-    kind = (
-        timing if isinstance(timing, str) else next(iter(timing), "") if isinstance(timing, Mapping) else ""
-    )
-    if isinstance(timing, Mapping) and "kind" in timing:
-        kind = str(timing["kind"])
+    kind, timing = timing_of(at(diagnosis, "timing") or at(summary, "scenario.timing"))
     lines = [Markup("Memory and scheduling: replayed step by step under the engine's own rules.")]
     if kind == "roofline":
         lines.append(
             Markup("Step times: a roofline from model shape and GPU facts. Not calibrated on this machine.")
         )
     elif kind == "profile":
-        source = timing.get("name") or timing.get("source") or timing.get("profile") or ""
-        lines.append(Markup("Step times: a measured profile, <bdi>{}</bdi>.").format(plain(source, 120)))
+        lines.append(Markup("Step times: a measured profile, <bdi>{}</bdi>.").format(plain(timing, 120)))
     elif kind == "constant":
         lines.append(
             Markup("Step times: a constant. Latencies and rates below mean no more than that constant does.")
         )
-    error = at(timing, "error")
+    error = at(diagnosis, "timing_error") or at(summary, "timing_error")
     if is_number(error):
         lines.append(Markup("Its error against measurement: {}.").format(percent(error)))
     elif isinstance(error, Mapping):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError
+from kvplan.flags import serve_flags
 from kvplan.report import answer, tables
 from kvplan.report.page import bar, write_whole
 from kvplan.report.runs import PARTS, read_runs
@@ -39,7 +40,7 @@ def markdown(summary: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = N
     """The answer as Markdown: verdict, flags, comparison, where the pool went, the changes, how sure."""
     runs = read_runs(summary)
     parts = [f"**{_md(text(at(diagnosis, 'verdict') or answer.plain_verdict(runs)))}**", ""]
-    parts += ["```sh", at(diagnosis, "flags") or answer.flags(summary.get("scenario") or {}), "```", ""]
+    parts += ["```sh", at(diagnosis, "flags") or serve_flags(summary.get("scenario") or {}), "```", ""]
     shown = [tables.comparison(runs), tables.pool_average(runs, "mean")]
     if at(diagnosis, "changes"):
         assert diagnosis is not None

@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from kvplan.flags import serve_flags
 from kvplan.report import answer, block_size, figures, gains, latency, memory_map, tables
 from kvplan.report.definitions import DEFINITIONS
 from kvplan.report.ledger import block_facts, ledger
@@ -156,7 +157,7 @@ class View:
             "verdict": verdict if verdict else answer.plain_verdict(self.runs),
             "diagnosed": bool(verdict),
             "keys": answer.key_figures(self.runs[0], self.slo),
-            "flags": at(self.diagnosis, "flags") or answer.flags(self.scenario),
+            "flags": at(self.diagnosis, "flags") or serve_flags(self.scenario),
             "flags_title": "Flags to paste" if at(self.diagnosis, "flags") else "The flags as simulated",
             "sure": answer.sureness(self.summary, self.diagnosis),
             "compared": self.compared,
@@ -214,7 +215,7 @@ class View:
         drawings["map"] = figures.memory_maps(panels)
         return {
             "map_description": "Heat map of the KV pool: address upward, time rightward, one colour a "
-            "request, blank where memory is free. The table says who held how much, and how broken up the rest was.",
+            "request, blank where memory is free. The table says who held how much.",
             "map_table": tables.maps(self.drawn, self.map_frame),
         }
 
@@ -231,7 +232,7 @@ class View:
             mark = block_size.knee(points)
             words = (
                 f"The knee, {mark}, is the largest block size that costs under 1% of the best concurrency "
-                "and of the best throughput: fewer, larger blocks mean shorter block tables and fewer allocations."
+                "and of the best throughput: larger blocks mean shorter tables and fewer allocations."
                 if mark
                 else "Small blocks waste less of a sequence's last block; large ones mean shorter tables."
             )
@@ -244,9 +245,9 @@ class View:
                 "lengths_table": tables.block_size_lengths(lengths) if lengths else None,
             }
         words = (
-            "From this trace's lengths alone, nothing simulated: a larger block leaves more of a sequence's last "
-            "block empty and needs fewer table entries and allocations. Sweep cache.block_size to see what it "
-            "does to speed."
+            "From this trace's lengths alone, nothing simulated: a larger block leaves more of a sequence's "
+            "last block empty and needs fewer table entries and allocations. Variants with other block sizes "
+            "show what it does to speed."
         )
         return {
             "blocks_words": words,

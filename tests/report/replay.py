@@ -387,7 +387,7 @@ def run_summary(result: Replay, overrides: dict[str, Any]) -> dict[str, Any]:
 def results(
     count: int = 500, rate: float = 24.0, seed: int = 7, block_sizes: tuple[int, ...] = ()
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """(summary, requests, timeline, memory_map) of a paged base, a contiguous variant, and a block-size sweep."""
+    """(summary, requests, timeline, memory_map) of a paged base, a contiguous variant and a sweep."""
     arrival, prompt, output = lengths(count, rate, seed)
     plans = [
         ("base", {}, {}),
