@@ -102,8 +102,8 @@ def parse_document(data: bytes, *, source: str, is_json: bool = False) -> Docume
         raise InputError(
             f"is not YAML: {error.problem or error.context}",
             source=source,
-            line=mark and mark.line + 1,
-            column=mark and mark.column + 1,
+            line=mark.line + 1 if mark else None,
+            column=mark.column + 1 if mark else None,
         ) from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise InputError(f"is not YAML: {str(error).splitlines()[0]}", source=source) from error

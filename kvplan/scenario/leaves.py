@@ -59,6 +59,14 @@ class Leaf:
             self.kind, "TEXT"
         )
 
+    @property
+    def help(self) -> str:
+        """What it means, and what it is when nobody says."""
+        default = "engine's default" if self.default is None else self.default
+        if self.kind in ("mapping", "reference") or (self.section == "workload" and self.default is None):
+            return self.description
+        return f"{self.description} [{default}]"
+
     def parse(self, given: str | bool) -> Any:
         """The option's word as the key's value, read as a scenario reads it.
 

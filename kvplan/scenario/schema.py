@@ -77,6 +77,17 @@ class Scenario(Section):
         return leaves_of(cls)
 
     @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """JSON Schema of what `load_scenario` reads; each leaf's ``description`` ends with its flag."""
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema()}
+        for leaf in cls.leaves():
+            section, _, name = leaf.key.rpartition(".")
+            home = schema["$defs"][section.capitalize()] if section else schema
+            place = home["properties"][name]
+            place["description"] = f"{leaf.description} ({leaf.flag})"
+        return schema
+
+    @classmethod
     def build(cls, mapping: Any, origin: Origin | None = None) -> Scenario:
         """Validate a mapping with the keys of this class.
 
