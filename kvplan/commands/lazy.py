@@ -33,7 +33,7 @@ class Target:
 
 
 class SectionedCommand(TyperCommand):
-    """Help as plain text, options under the panel they name: no flag is ever cut short, as rich's tables do."""
+    """Help as plain text, options under the panel they name: rich's tables cut long flags short."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

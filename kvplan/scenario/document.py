@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ _CORE_TAGS = {
     f"tag:yaml.org,2002:{kind}"
     for kind in ("null", "bool", "int", "float", "str", "timestamp", "map", "seq", "merge", "value")
 }
+_JSON_ESCAPE = re.compile(
+    r"\\\\|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 _PLAIN_STYLES = (None, "")
 
 
@@ -122,7 +126,15 @@ def _checked_json(text: str, source: str) -> str:
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", source=source) from error
-    return text.replace("\t", " ")
+    return _JSON_ESCAPE.sub(_unescaped, text.replace("\t", " "))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """JSON writes a character beyond U+FFFF as two escapes, which YAML cannot read. Half of one is none."""
+    high, low = match.groups()
+    if high is not None:
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    return match[0] if match[0] == "\\\\" else "\ufffd"
 
 
 class _Values:
@@ -139,7 +151,7 @@ class _Values:
         if node.tag not in _CORE_TAGS:
             raise self._error(node, "a YAML tag is not understood here", value=node.tag)
         if isinstance(node, yaml.ScalarNode):
-            return plain_scalar(node.value) if node.style in _PLAIN_STYLES else _joined(node.value)
+            return plain_scalar(node.value) if node.style in _PLAIN_STYLES else node.value
         self.open.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             value: Any = [self.of(item) for item in node.value]
@@ -162,7 +174,7 @@ class _Values:
                 raise self._error(key, "a key must be text")
             if key.value in own:
                 raise self._error(key, "this key stands twice in one mapping", value=key.value)
-            own[_joined(key.value)] = self.of(item)
+            own[key.value] = self.of(item)
         return {**merged, **own}
 
     def _count(self, node: yaml.Node) -> None:
@@ -177,13 +189,6 @@ class _Values:
     def _error(self, node: yaml.Node, message: str, **more: Any) -> InputError:
         line, column = _mark(node) or (None, None)
         return InputError(message, source=self.source, line=line, column=column, **more)
-
-
-def _joined(text: str) -> str:
-    """JSON writes a character beyond U+FFFF as two escapes; YAML's reader leaves them as two halves."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _is_merge(key: yaml.Node) -> bool:

@@ -12,7 +12,7 @@ from kvplan.scenario.document import Document, Key, parse_document, read_documen
 from kvplan.scenario.explain import nearest
 from kvplan.scenario.leaves import Leaf
 from kvplan.scenario.merge import REPLACED_WHOLE, merged, nested
-from kvplan.scenario.origin import Origin
+from kvplan.scenario.origin import Origin, dotted
 from kvplan.scenario.schema import Scenario
 from kvplan.scenario.shipped import shipped_workload
 
@@ -143,11 +143,12 @@ def _relative(path: str, folder: Path) -> str:
 
 def _flags(overrides: Mapping[str, Any], by_key: Mapping[str, Leaf]) -> dict[tuple[Key, ...], str]:
     """Which places the flags filled. A mapping laid over the file's fills only the leaves that it names."""
-    return {
-        path: by_key[key].flag
-        for key, value in overrides.items()
-        for path in _filled(tuple(key.split(".")), value)
-    }
+    flags: dict[tuple[Key, ...], str] = {}
+    for key, value in overrides.items():
+        leaf = tuple(key.split("."))
+        for path in _filled(leaf, value):
+            flags[path] = f"{by_key[key].flag} {dotted(path[len(leaf) :])}".rstrip()
+    return flags
 
 
 def _filled(path: tuple[str, ...], value: Any) -> Iterator[tuple[Key, ...]]:

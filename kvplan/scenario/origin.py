@@ -16,7 +16,8 @@ class Origin:
     """Args:
     document: the text it was read from; None for one built in Python.
     root: where in the document the scenario begins: ``("scenario",)`` in a summary.json.
-    flags: for each value given on the command line its flag: ``{("cache", "block_size"): "--block-size"}``.
+    flags: for each value given on the command line its flag: ``{("cache", "block_size"): "--block-size"}``,
+        ``{("slo", "ttft_s", "p99"): "--slo ttft_s.p99"}``.
     variant: the place in ``variants`` for a run made from one, whose own keys are looked up first.
     folder: what relative paths are relative to.
     """

@@ -138,7 +138,13 @@ class Scenario(Section):
         return self._traces[0]
 
     def _read_trace(self) -> Trace:
-        from kvplan.trace import inline_trace, read_trace, synthesize  # pandas: a second to import
+        if self.requests is None and self.workload is None:
+            raise self.error(
+                "requests",
+                "nothing is asked of the model",
+                hint="add requests, or workload: {file: ...} or {synthetic: ...}",
+            )
+        from kvplan.trace import inline_trace, read_trace, synthesize  # slow to import
 
         if self.requests is not None:
             document = self._origin.document
@@ -147,12 +153,7 @@ class Scenario(Section):
                 source=document.source if document else "<python>",
                 lines=[self._origin.line(("requests", place)) for place in range(len(self.requests))],
             )
-        if self.workload is None:
-            raise self.error(
-                "requests",
-                "nothing is asked of the model",
-                hint="add requests, or workload: {file: ...} or {synthetic: ...}",
-            )
+        assert self.workload is not None
         if self.workload.file is not None:
             return read_trace(
                 self.path(self.workload.file),

@@ -36,11 +36,11 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 
 def _alone(run: Run) -> str:
-    mean = run["memory"]["mean"]
+    used, queue, requests = run["memory"]["mean"]["used"], run["latency"]["queue_s"], run["requests"]
     return (
-        f"{run['name']}: tokens filled {percent(mean['used'])} of the pool on average, {percent(_waste(run))} "
-        f"was reserved or in holes; p99 queue time {seconds(run['latency']['queue_s']['p99'])}, "
-        f"{count(run['requests']['preemptions'])} preemptions, {count(run['requests']['refused'])} refused."
+        f"{run['name']}: tokens filled {percent(used)} of the pool on average, {percent(_waste(run))} was "
+        f"reserved or in holes; p99 queue time {seconds(queue['p99'])}, {count(requests['preemptions'])} "
+        f"preemptions, {count(requests['refused'])} refused."
     )
 
 
