@@ -14,6 +14,28 @@ from pydantic_core import CoreSchema
 from kvplan.scenario.section import Count, Fraction, HumanCount, Section
 
 
+KvCacheDtype = Literal[
+    "auto",
+    "float32",
+    "float16",
+    "bfloat16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "int8",
+    "int4",
+    "nvfp4",
+    "fp8_per_token_head",
+    "int8_per_token_head",
+    "int4_per_token_head",
+    "fp8_ds_mla",
+    "nvfp4_ds_mla",
+    "q8_0",
+    "q4_0",
+]
+"""What `kvplan.memory.kv_dtype` knows the bytes of."""
+
+
 class Parallel(Section):
     """Over how many GPUs one deployment is spread."""
 
@@ -29,9 +51,7 @@ class Cache(Section):
         "paged", description="blocks through a block table, or one extent a sequence"
     )
     block_size: Count | None = Field(None, description="tokens in a block")
-    kv_cache_dtype: Literal[
-        "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "nvfp4"
-    ] = Field("auto", description="type of a stored K or V; auto: the model's")
+    kv_cache_dtype: KvCacheDtype = Field("auto", description="type of a stored K or V; auto: the model's")
     enable_prefix_caching: bool | None = Field(None, description="reuse the blocks of equal prefixes")
     gpu_memory_utilization: float | None = Field(
         None,

@@ -26,9 +26,13 @@ _RENAMED = {
     "engine.name": "--engine-name",
     "engine.version": "--engine-version",
     "workload.file": "--workload-file",
+    "workload.block_size": "--workload-block-size",
     "name": "--run-name",
 }
 """Keys that say nothing without their section. All others keep their name: cache.block_size, --block-size."""
+
+_MOST_CHOICES = 8
+"""In a metavar; more of them are listed in the help text."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Leaf:
     @property
     def metavar(self) -> str:
         if self.kind == "choice":
-            return "|".join(self.choices)
+            return "|".join(self.choices) if len(self.choices) <= _MOST_CHOICES else "NAME"
         return {"number": "NUMBER", "mapping": "KEY=VALUE,...", "reference": "NAME|PATH|{...}"}.get(
             self.kind, "TEXT"
         )
@@ -65,7 +69,8 @@ class Leaf:
         default = "engine's default" if self.default is None else self.default
         if self.kind in ("mapping", "reference") or (self.section == "workload" and self.default is None):
             return self.description
-        return f"{self.description} [{default}]"
+        listed = f": {', '.join(self.choices)}" if len(self.choices) > _MOST_CHOICES else ""
+        return f"{self.description}{listed} [{default}]"
 
     def parse(self, given: str | bool) -> Any:
         """The option's word as the key's value, read as a scenario reads it.

@@ -81,3 +81,11 @@ def dotted(path: tuple[Key, ...]) -> str:
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
     return text
+
+
+def steps(text: str) -> tuple[Key, ...]:
+    """``requests[3].prompt`` as ``("requests", 3, "prompt")``."""
+    words = text.replace("[", ".[").split(".")
+    return tuple(
+        int(word[1:-1]) if word[:1] == "[" and word[1:-1].isdigit() else word for word in words if word
+    )

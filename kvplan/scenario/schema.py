@@ -15,7 +15,7 @@ from kvplan.scenario.explain import explained
 from kvplan.scenario.leaves import Leaf, leaves_of
 from kvplan.scenario.merge import merged
 from kvplan.scenario.not_yet import NOT_YET
-from kvplan.scenario.origin import Origin
+from kvplan.scenario.origin import Origin, steps
 from kvplan.scenario.rules import check_rules
 from kvplan.scenario.section import Reference, Section
 from kvplan.scenario.traffic import Request, Workload
@@ -155,19 +155,13 @@ class Scenario(Section):
             )
         assert self.workload is not None
         if self.workload.file is not None:
-            return read_trace(
-                self.path(self.workload.file),
-                format=self.workload.format,
-                time_unit=self.workload.time_unit,
-                columns=self.workload.columns,
-                on_bad_row=self.workload.on_bad_row,
-                limit=self.workload.limit,
-            )
+            options = self.workload.model_dump(exclude={"file", "synthetic"})
+            return read_trace(self.path(self.workload.file), **options, seed=self.seed)
         assert self.workload.synthetic is not None
         try:
-            return synthesize(self.workload.synthetic, seed=self.seed)
+            return synthesize({"seed": self.seed, **self.workload.synthetic})
         except InputError as error:
-            raise self.located(error, under=("workload", "synthetic")) from error
+            raise self.located(error, under="workload") from error
 
     def path(self, text: str) -> Path:
         """A path as it stands in the scenario, made relative to the working folder."""
@@ -204,16 +198,15 @@ class Scenario(Section):
             at_key: point at the key, not at its value.
             value: ``value=...`` where it should be shown.
         """
-        path = tuple(key.split(".")) if isinstance(key, str) else key
+        path = steps(key) if isinstance(key, str) else key
         return self._origin.error(path, message, at_key=at_key, hint=hint, **value)
 
-    def located(self, error: InputError, *, under: tuple[Key, ...] = ()) -> InputError:
-        """``error``, which knows a ``field`` of this scenario and no line, with its place."""
+    def located(self, error: InputError, *, under: str = "") -> InputError:
+        """``error``, which names a ``field`` of this scenario (of its section ``under``), with its place."""
         if error.line is not None or error.source is not None:
             return error
-        inner = tuple((error.field or "").split(".")) if error.field else ()
         value: dict[str, Any] = {"value": error.value} if error.has_value else {}
-        path = inner if inner[: len(under)] == under else (*under, *inner)
+        path = steps(".".join(filter(None, (under, error.field))))
         return self._origin.error(path, error.message, hint=error.hint, **value)
 
     def to_mapping(self, *, relative_to: Path | None = None) -> dict[str, Any]:

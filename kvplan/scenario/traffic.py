@@ -58,6 +58,13 @@ class Workload(Section):
     )
     on_bad_row: Literal["error", "skip", "report"] = Field("error", description="what to do with a bad row")
     limit: Count | None = Field(None, description="read no more than so many requests")
+    output_tokens: Count | None = Field(
+        None, description="tokens of an answer, for a file that does not say how long answers are"
+    )
+    block_size: Count | None = Field(None, description="tokens in a block of the file's hash ids")
+    tokenizer: str | None = Field(
+        None, description="a tokenizer's folder, file or name, for a file that holds text"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Workload:

@@ -52,6 +52,9 @@ WORDS: dict[str, tuple[str | bool, Any]] = {
     "workload.columns": ("arrival=ts,prompt=in", {"arrival": "ts", "prompt": "in"}),
     "workload.on_bad_row": ("skip", "skip"),
     "workload.limit": ("10", 10),
+    "workload.output_tokens": ("256", 256),
+    "workload.block_size": ("512", 512),
+    "workload.tokenizer": ("some-folder", "some-folder"),
     "seed": ("7", 7),
 }
 
@@ -93,6 +96,7 @@ def test_flags_bear_the_names_of_their_keys_and_no_two_are_the_same() -> None:
         "engine.name": "--engine-name",
         "engine.version": "--engine-version",
         "workload.file": "--workload-file",
+        "workload.block_size": "--workload-block-size",
     }
 
 
