@@ -13,7 +13,6 @@ from pydantic_core import CoreSchema
 
 from kvplan.scenario.section import Count, Fraction, HumanCount, Section
 
-
 KvCacheDtype = Literal[
     "auto",
     "float32",
