@@ -18,7 +18,7 @@ from kvplan.trace.distribution import Distribution, distribution
 from kvplan.trace.rows import MAX_TOKENS, small
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Trace
 
-KEYS = ("requests", "seed", "arrivals", "prompt", "output", "joint", "prefixes", "reuse", "sessions", "n")
+KEYS = ("requests", "seed", "arrivals", "prompt", "output", "joint", "max_total", "prefixes", "reuse", "sessions", "n")
 _STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
 _SEARCHED = 256
 
@@ -33,6 +33,7 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
 
             - ``joint``: a square matrix of weights; entry (i, j) is how often a prompt of the i-th equal part of
               prompts goes with an output of the j-th equal part of outputs. Without it they are independent.
+            - ``max_total``: no prompt and its output together are longer; outputs are dealt anew until that holds.
             - ``prefixes``: ``[{tokens, share}]``: a share of requests begins with that many common tokens.
             - ``reuse``: ``{probability, fraction, lag_s}``: with that probability a prompt begins with the
               beginning of an earlier request (its prompt and output), for a fraction of its own length, that
@@ -56,6 +57,8 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
     if "reuse" in spec and "sessions" in spec:
         raise InputError("goes with no sessions: reuse describes them already", field="synthetic.reuse")
     prompt, output = _lengths(spec, count, random["lengths"])
+    if "max_total" in spec:
+        output = _within(prompt, output, small(spec["max_total"], "synthetic.max_total", 2), random["lengths"])
     columns: dict[str, Any] = {}
     if "n" in spec:
         columns["n"] = _whole(distribution(spec["n"], "synthetic.n"), random["n"].random(count))
@@ -96,6 +99,19 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
     part = np.minimum((ranks * size).astype(np.int64), size - 1)
     column = (random.random(count)[:, None] > given_prompt[part, :-1]).sum(axis=1)
     return _whole(prompt, ranks), _whole(output, _spread(column, random))
+
+
+def _within(prompt: Longs, output: Longs, most: int, random: np.random.Generator) -> Longs:
+    """Outputs dealt anew, so that no sum exceeds ``most``; as a last resort an output is cut."""
+    if prompt.max() >= most:
+        raise InputError(f"is less than the longest prompt ({prompt.max()}) and a token", field="synthetic.max_total", value=most)
+    for _ in range(200):
+        over = np.flatnonzero(prompt + output > most)
+        if not len(over):
+            return output
+        dealt = np.unique(np.concatenate([over, random.integers(0, len(prompt), 4 * len(over))]))
+        output[dealt] = output[random.permutation(dealt)]
+    return np.minimum(output, most - prompt)
 
 
 def _spread(key: Any, random: np.random.Generator) -> Doubles:
