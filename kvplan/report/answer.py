@@ -12,6 +12,7 @@ from kvplan.report.shown import at, is_number, percent, shown
 
 Parts = Mapping[str, Any]
 
+
 def plain_verdict(runs: list[Run]) -> Markup:
     """What the base run shows, claiming no cause: the sentence for a page without a diagnosis."""
     base = runs[0]
@@ -91,7 +92,7 @@ def objective(run: Run, slo: Parts, latency: str) -> Markup:
                         bound,
                         f"summary.scenario.slo.{latency}.{quantile}",
                         "seconds",
-                        f"{quantile} ≤ {bound:g} s",
+                        f"{quantile}\u00a0≤\u00a0{bound:g}\u00a0s",
                     ),
                 )
             )

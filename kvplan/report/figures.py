@@ -58,7 +58,7 @@ def panel_title(text: str, top: float) -> dict[str, Any]:
 
 
 def pool_over_time(runs: list[Run], timeline: pd.DataFrame) -> dict[str, Any]:
-    """Stacked shares of the pool, one panel a run, and the peak allocation as a line thinning never lowers."""
+    """Stacked shares of the pool, one panel a run, and the peak allocation, which thinning never lowers."""
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"height": 90 + 190 * len(runs), "annotations": []}
     for place, (run, (bottom, top)) in enumerate(

@@ -16,7 +16,7 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.flags import serve_flags
 from kvplan.report import answer, tables
-from kvplan.report.page import bar, write_whole
+from kvplan.report.page import bar, put
 from kvplan.report.runs import PARTS, read_runs
 from kvplan.report.shown import at, is_number
 
@@ -144,7 +144,7 @@ def picture(page: str, path: str | Path, *, width: int = 1080, height: int = 150
             subprocess.run(command, capture_output=True, timeout=60, check=False)
         if not shot.is_file():
             raise InputError("the browser drew no picture", field="--format", value="png", source=browser)
-        return write_whole(target, shot.read_bytes())
+        return put(target, shot.read_bytes())
 
 
 def notebook(summary: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = None) -> str:

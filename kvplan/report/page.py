@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,10 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from kvplan.files import make_folder, write_bytes
 from kvplan.flags import serve_flags
-from kvplan.report import answer, block_size, figures, gains, latency, memory_map, tables
+from kvplan.report import answer, block_size, figures, gains, latency, tables
+from kvplan.report import memory_map as maps
 from kvplan.report.definitions import DEFINITIONS
 from kvplan.report.ledger import block_facts, ledger
 from kvplan.report.pack import asset, finite, pack_json, plotly_bundle
@@ -29,14 +29,14 @@ def render(
     summary: Mapping[str, Any],
     requests: pd.DataFrame,
     timeline: pd.DataFrame,
-    memory_map_frame: pd.DataFrame,
+    memory_map: pd.DataFrame,
     diagnosis: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text.
 
     Args:
         summary: what ``summary.json`` holds.
-        requests, timeline, memory_map_frame: the frames of the same results, all runs, in their ``run``
+        requests, timeline, memory_map: the frames of the same results, all runs, in their ``run``
         column. diagnosis: what ``kvplan diagnose`` found, or None: then the page says what happened and
         claims no cause.
 
@@ -45,7 +45,7 @@ def render(
     runs = read_runs(summary)
     if not runs:
         raise ValueError("the summary holds no run")
-    view = View(summary, runs, requests, timeline, memory_map_frame, diagnosis)
+    view = View(summary, runs, requests, timeline, memory_map, diagnosis)
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -61,26 +61,18 @@ def write_report(
     summary: Mapping[str, Any],
     requests: pd.DataFrame,
     timeline: pd.DataFrame,
-    memory_map_frame: pd.DataFrame,
+    memory_map: pd.DataFrame,
     diagnosis: Mapping[str, Any] | None = None,
 ) -> Path:
     """``render`` into ``path``, whole or not at all; missing parent folders are made."""
-    text = render(summary, requests, timeline, memory_map_frame, diagnosis)
-    return write_whole(Path(path), text.encode("utf-8", "replace"))
+    text = render(summary, requests, timeline, memory_map, diagnosis)
+    return put(Path(path), text.encode("utf-8", "replace"))
 
 
-def write_whole(path: Path, data: bytes) -> Path:
-    """Written beside, then renamed, so that nobody ever reads half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(beside).chmod(0o644)
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+def put(path: Path, data: bytes) -> Path:
+    """Writes a file whole or not at all, its folder too."""
+    make_folder(path.parent)
+    write_bytes(path, data)
     return path
 
 
@@ -208,7 +200,7 @@ class View:
             frame = self.map_frame[self.map_frame["run"] == run.key]
             mine = self.requests[self.requests["run"] == run.key]
             end_s = float(self.timeline.loc[self.timeline["run"] == run.key, "t_s"].max())
-            panel = memory_map.panel(run, frame, mine, end_s)
+            panel = maps.panel(run, frame, mine, end_s)
             panels += [panel] if panel else []
         if not panels:
             return {"map_description": "", "map_table": None}

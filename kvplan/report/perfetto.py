@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvplan.report.page import write_whole
+from kvplan.report.page import put
 from kvplan.report.runs import PARTS, plain
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def write_perfetto(
 ) -> Path:
     """The events into ``path``, whole or not at all."""
     body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events(requests, timeline, steps))
-    return write_whole(Path(path), f'{{"displayTimeUnit":"ms","traceEvents":[\n{body}\n]}}\n'.encode())
+    return put(Path(path), f'{{"displayTimeUnit":"ms","traceEvents":[\n{body}\n]}}\n'.encode())
 
 
 def _counters(process: int, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvplan.errors import InputError
-from kvplan.report.page import write_report
+from kvplan.report.page import render, write_report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +32,13 @@ class Stored:
     memory_map: pd.DataFrame
     diagnosis: Mapping[str, Any] | None = None
 
+    def page(self) -> str:
+        """The page as text."""
+        return render(self.summary, self.requests, self.timeline, self.memory_map, self.diagnosis)
+
     def report(self, path: str | Path) -> Path:
         """The page, into ``path``."""
-        return write_report(
-            path, self.summary, self.requests, self.timeline, self.memory_map, self.diagnosis
-        )
+        return write_report(path, self.summary, self.requests, self.timeline, self.memory_map, self.diagnosis)
 
 
 def is_results_folder(path: str | Path) -> bool:
