@@ -8,8 +8,7 @@ from typing import Any
 
 Overrides = dict[str, Any]
 
-QUALITY = "Quality may suffer, by model and task. That is not simulated: measure it on your own prompts "
-    "before you rely on it."
+QUALITY = "Quality may suffer, by model and task. That is not simulated: measure it before you rely on it."
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Change:
     """One counterfactual.
 
     ``relaxes`` names the constraint it loosens: allocation, prefixes, bytes, memory, sequences, tokens,
-    compute, bandwidth. A ``what_if`` cannot be bought or pasted; it only tells what binds.
+    batching, compute, bandwidth. A ``what_if`` cannot be bought or pasted; it only tells what binds.
     """
 
     key: str
@@ -29,6 +28,8 @@ class Change:
     flags: str = ""
     risk: str = ""
     what_if: bool = False
+    needs: str = ""
+    """Key of the change it builds on: tried for a cause only once that one is made."""
 
 
 RELAXATION = 8
@@ -45,7 +46,7 @@ def changes_for(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[
         memory: ``memory`` of its run: the pool as it came out.
     """
     return [
-        *_allocation(scenario),
+        *_allocation(scenario, memory),
         *_prefixes(scenario),
         *_quantization(scenario, memory),
         *_limits(scenario),
@@ -54,15 +55,15 @@ def changes_for(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[
     ]
 
 
-def _allocation(scenario: Mapping[str, Any]) -> list[Change]:
+def _allocation(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
     cache = scenario["cache"]
     if cache["layout"] == "contiguous":
         return [
             Change(
                 "paged",
                 "allocation",
-                "Paged blocks for contiguous extents",
-                {"cache": {"layout": "paged"}},
+                "Paged blocks instead of contiguous extents",
+                {"cache": {"layout": "paged", "enable_prefix_caching": False}},
                 "Gives a sequence blocks as it grows, so nothing is reserved or lost in holes.",
                 "the bytes of a token, or the time of a step.",
                 "any engine with a paged KV cache (vLLM, SGLang, TensorRT-LLM)",
@@ -75,7 +76,7 @@ def _allocation(scenario: Mapping[str, Any]) -> list[Change]:
             "block_size",
             "allocation",
             f"Block size {other}",
-            {"cache": {"block_size": other}},
+            {"cache": {"block_size": other, **_same_bytes(scenario, memory)}},
             "Small blocks leave less of a sequence's last one empty; large ones mean shorter block tables.",
             "the bytes of a token.",
             f"--block-size {other}",
@@ -85,17 +86,19 @@ def _allocation(scenario: Mapping[str, Any]) -> list[Change]:
 
 def _prefixes(scenario: Mapping[str, Any]) -> list[Change]:
     cache = scenario["cache"]
-    if cache["layout"] != "paged" or cache["enable_prefix_caching"]:
+    if cache["enable_prefix_caching"]:
         return []
+    paged = cache["layout"] == "paged"
     return [
         Change(
             "prefix_caching",
             "prefixes",
-            "Prefix caching",
-            {"cache": {"enable_prefix_caching": True}},
+            "Prefix caching" if paged else "Prefix caching on paged blocks",
+            {"cache": {"layout": "paged", "enable_prefix_caching": True}},
             "Keeps and computes a prefix that several requests begin with once.",
             "anything for prompts that share no beginning, or for generated tokens.",
             "--enable-prefix-caching",
+            needs="" if paged else "paged",
         )
     ]
 
@@ -124,21 +127,41 @@ def _quantization(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> lis
 
 def _limits(scenario: Mapping[str, Any]) -> list[Change]:
     scheduler = scenario["scheduler"]
+    found = []
+    if scheduler.get("batching") == "static":
+        found.append(
+            Change(
+                "continuous",
+                "batching",
+                "Continuous batching",
+                {"scheduler": {"batching": "continuous"}},
+                "Lets a request join as soon as another ends, not when the longest of its batch does.",
+                "what fits in memory at once.",
+                "any engine with continuous batching (vLLM, SGLang, TensorRT-LLM)",
+            )
+        )
     seqs, tokens = scheduler["max_num_seqs"], scheduler["max_num_batched_tokens"]
     return [
+        *found,
         Change(
-            "max_num_seqs", "sequences", f"max_num_seqs {4 * seqs}", {"scheduler": {"max_num_seqs": 4 * seqs}},
+            "max_num_seqs",
+            "sequences",
+            f"max_num_seqs {4 * seqs}",
+            {"scheduler": {"max_num_seqs": 4 * seqs}},
             "Lets more sequences run at once where memory allows.",
-            "memory: what does not fit still waits.", f"--max-num-seqs {4 * seqs}",
+            "memory: what does not fit still waits.",
+            f"--max-num-seqs {4 * seqs}",
         ),
         Change(
-            "max_num_batched_tokens", "tokens", f"max_num_batched_tokens {4 * tokens}",
+            "max_num_batched_tokens",
+            "tokens",
+            f"max_num_batched_tokens {4 * tokens}",
             {"scheduler": {"max_num_batched_tokens": 4 * tokens}},
             "Lets a step compute more prompt tokens, so prompts are through in fewer steps.",
             "how many tokens fit in memory; decoding waits longer beside larger prefills.",
             f"--max-num-batched-tokens {4 * tokens}",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _memory(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
@@ -148,30 +171,40 @@ def _memory(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Chan
     if utilization is not None and utilization < 0.945 and not _pinned(scenario):
         found.append(
             Change(
-                "gpu_memory_utilization", "memory", "gpu_memory_utilization 0.95",
-                {"cache": {"gpu_memory_utilization": 0.95}}, "Gives the pool memory that was left to others.",
+                "gpu_memory_utilization",
+                "memory",
+                "gpu_memory_utilization 0.95",
+                {"cache": {"gpu_memory_utilization": 0.95}},
+                "Gives the pool memory that was left to others.",
                 "the bytes of a token; and leaves less for what else runs on the GPU.",
-                "--gpu-memory-utilization 0.95", "Less headroom: another allocation's spike ends in out-of-memory.",
+                "--gpu-memory-utilization 0.95",
+                "Less headroom for spikes.",
             )
-        )  # fmt: skip
+        )
     ranks = 2 * parallel["tensor_parallel_size"]
     found.append(
         Change(
-            "gpus", "memory", "One GPU more" if ranks == 2 else f"{ranks} GPUs for {ranks // 2}",
+            "gpus",
+            "memory",
+            "One GPU more" if ranks == 2 else f"{ranks} GPUs for {ranks // 2}",
             {"parallel": {"tensor_parallel_size": ranks}, "cache": _same_bytes(scenario, memory)},
             "Splits weights, heads and KV over twice the GPUs; each reads half as much a step.",
-            "holes and reservations; and each layer now waits for its all-reduce.", f"--tensor-parallel-size {ranks}",
+            "holes and reservations; a layer now waits for an all-reduce.",
+            f"--tensor-parallel-size {ranks}",
         )
-    )  # fmt: skip
+    )
     pool = round(memory["pool_gib"] * 2**30) * RELAXATION
     found.append(
         Change(
-            "unlimited_pool", "memory", f"{RELAXATION} times the pool",
+            "unlimited_pool",
+            "memory",
+            f"{RELAXATION} times the pool",
             {"cache": {"kv_cache_memory_bytes": pool, "num_gpu_blocks_override": None}},
             "As if memory were no object: how much memory costs this trace.",
-            "the sequence limit, the token budget, or the time of a step.", what_if=True,
+            "the sequence limit, the token budget, or the time of a step.",
+            what_if=True,
         )
-    )  # fmt: skip
+    )
     return found
 
 
@@ -186,16 +219,24 @@ def _step(scenario: Mapping[str, Any]) -> list[Change]:
     base = dict(given) if isinstance(given, Mapping) else {"base": given, "name": given}
     return [
         Change(
-            "compute", "compute", "Twice the compute",
+            "compute",
+            "compute",
+            "Twice the compute",
             {"gpu": {**base, "bf16_flops": 2 * gpu.bf16_flops, "fp8_flops": 2 * gpu.fp8_flops}},
-            "As if the GPU computed twice as fast.", "memory, or what it reads a second.", what_if=True,
+            "As if the GPU computed twice as fast.",
+            "memory, or what it reads a second.",
+            what_if=True,
         ),
         Change(
-            "bandwidth", "bandwidth", "Twice the memory bandwidth",
+            "bandwidth",
+            "bandwidth",
+            "Twice the memory bandwidth",
             {"gpu": {**base, "hbm_bytes_per_s": 2 * gpu.hbm_bytes_per_s}},
-            "As if the GPU read its memory twice as fast.", "how much fits into it, or its arithmetic.", what_if=True,
+            "As if the GPU read its memory twice as fast.",
+            "how much fits into it.",
+            what_if=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _pinned(scenario: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """What holds a deployment back, found by simulating what would be if it did not.
 
 No rule of thumb decides: a constraint binds when loosening it, and it alone, shortens the time requests
-spend in the system. Where no single one helps, pairs are tried, since two limits of the same height hide each other.
+spend in the system. Where no single one helps, pairs are tried: two equal limits hide each other.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ HELPS = math.log(1.1)
 PRESSURE = 0.1
 """Something waits when the p99 of the queue time is above this share of the mean time in the system."""
 
-CONFIGURED = ("allocation", "prefixes", "sequences", "tokens", "memory")
+CONFIGURED = ("allocation", "prefixes", "batching", "sequences", "tokens", "memory")
 """What a setting or more memory can loosen, in the order in which equals are named: the cheapest first."""
+
+FREE = ("allocation", "prefixes", "batching")
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,7 @@ def under_pressure(base: Outcome) -> bool:
     queue, total = base.get("latency.queue_s.p99"), base.get("latency.e2e_s.mean")
     if base.served < 1 or (queue is not None and total is not None and queue > PRESSURE * total):
         return True
-    return misses_objective(base)
-
-
-def misses_objective(outcome: Outcome) -> bool:
-    slo: Mapping[str, Any] = outcome.scenario.get("slo") or {}
-    for metric, bounds in slo.items():
-        for quantile, bound in (bounds or {}).items():
-            value = outcome.get(f"latency.{metric}.{quantile}")
-            if bound is not None and value is not None and value > bound:
-                return True
-    return False
+    return bool(base.missed())
 
 
 def find(trials: Trials, changes: list[Change]) -> list[Finding]:
@@ -126,10 +118,12 @@ def _heaviest(trials: Trials, changes: list[Change], done: list[Change]) -> Find
             continue
         if change.relaxes in {one.relaxes for one in done}:
             continue
+        if change.needs and change.needs not in {one.key for one in done}:
+            continue
         helped = relief(before, trials.run([*done, change]))
         if helped < HELPS:
             continue
-        weight = helped * (2 if change.relaxes in ("allocation", "prefixes") else 1)
+        weight = helped * (2 if change.relaxes in FREE else 1)
         if best is None or weight > best[0]:
             best = (weight, helped, change)
     return None if best is None else _finding(trials, changes, done, best[2], best[1])
@@ -159,7 +153,7 @@ def _pair(trials: Trials, changes: list[Change]) -> list[Finding]:
     tried = [
         one
         for one in changes
-        if one.relaxes in CONFIGURED and one.key not in ("gpus", "gpu_memory_utilization")
+        if one.relaxes in CONFIGURED and not one.needs and one.key not in ("gpus", "gpu_memory_utilization")
     ]
     best: tuple[float, Change, Change] | None = None
     for place, one in enumerate(tried):
@@ -213,10 +207,17 @@ def _gains(base: Outcome, outcome: Outcome) -> dict[str, Any]:
 
 def _row(base: Outcome, change: Change, outcome: Outcome) -> dict[str, Any]:
     row = {
-        "key": change.key, "relaxes": change.relaxes, "label": change.label, "what_if": change.what_if,
-        "flags": "" if change.what_if else change.flags, "what": change.what, "unchanged": change.unchanged,
-        "risk": change.risk, "overrides": change.overrides, "best": False,
-    }  # fmt: skip
+        "key": change.key,
+        "relaxes": change.relaxes,
+        "label": change.label,
+        "what_if": change.what_if,
+        "flags": "" if change.what_if else change.flags,
+        "what": change.what,
+        "unchanged": change.unchanged,
+        "risk": change.risk,
+        "overrides": change.overrides,
+        "best": False,
+    }
     if outcome.run is None:
         return row | {"status": "cannot run", "outcome": f"Cannot run: {outcome.problem}."}
     return row | {"status": "what if" if change.what_if else "simulated"} | _gains(base, outcome)
@@ -224,11 +225,19 @@ def _row(base: Outcome, change: Change, outcome: Outcome) -> dict[str, Any]:
 
 def _together(base: Outcome, mends: list[Change], after: Outcome) -> dict[str, Any]:
     return {
-        "key": "together", "relaxes": "", "label": "Together: " + ", ".join(mend.label for mend in mends),
-        "what_if": False, "flags": " ".join(mend.flags for mend in mends), "what": "What the flags above do.",
-        "unchanged": "", "risk": " ".join(dict.fromkeys(mend.risk for mend in mends if mend.risk)), "overrides": {},
-        "best": True, "status": "simulated", **_gains(base, after),
-    }  # fmt: skip
+        "key": "together",
+        "relaxes": "",
+        "label": "Together: " + ", ".join(mend.label for mend in mends),
+        "what_if": False,
+        "flags": " ".join(mend.flags for mend in mends),
+        "what": "What the flags above do.",
+        "unchanged": "",
+        "risk": " ".join(dict.fromkeys(mend.risk for mend in mends if mend.risk)),
+        "overrides": {},
+        "best": True,
+        "status": "simulated",
+        **_gains(base, after),
+    }
 
 
 def _mark(rows: list[dict[str, Any]], mends: list[Change]) -> None:

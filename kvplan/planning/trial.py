@@ -36,6 +36,16 @@ class Outcome:
         total = self.get("requests.total")
         return (self.get("requests.finished") or 0.0) / total if total else 0.0
 
+    def missed(self) -> list[tuple[str, str, float, float]]:
+        """(metric, quantile, value, bound) of each objective that is not met."""
+        found = []
+        for metric, bounds in (self.scenario.get("slo") or {}).items():
+            for quantile, bound in (bounds or {}).items():
+                value = self.get(f"latency.{metric}.{quantile}")
+                if bound is not None and value is not None and value > bound:
+                    found.append((metric, quantile, value, bound))
+        return found
+
 
 def relief(before: Outcome, after: Outcome) -> float:
     """How much better ``after`` is: the log of the ratio of mean end-to-end times; -inf where it cannot run.

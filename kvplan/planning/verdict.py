@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 CAUSES = {
     "allocation": "allocation waste",
     "prefixes": "repeated prefixes",
+    "batching": "static batching",
     "bytes": "the bytes of a token",
     "memory": "memory as such",
     "sequences": "the sequence limit",
@@ -21,6 +22,15 @@ CAUSES = {
     "compute": "the compute of the step",
     "bandwidth": "the memory bandwidth of the step",
     "step": "the time of the step",
+}
+
+WORDS = {
+    "queue_s": "queue time",
+    "ttft_s": "time to first token",
+    "itl_s": "inter-token latency",
+    "tpot_s": "time per output token",
+    "e2e_s": "end-to-end time",
+    "normalized_s_per_token": "normalized latency",
 }
 
 
@@ -41,14 +51,16 @@ def sentence(base: Outcome, findings: Sequence[Finding], mends: Sequence[Change]
     if not mends:
         return said + ". No setting tried here mends it."
     what = " and ".join(_lower(mend.label) for mend in mends)
-    return f"{said}. {_upper(what)} {'gives' if len(mends) == 1 else 'give'} {_gain(base, after)}."
+    return f"{said}. {_upper(what)} would give {_gain(base, after)}."
 
 
 def _nothing(base: Outcome) -> str:
     queue, concurrency = base.get("latency.queue_s.p99"), base.get("concurrency.mean")
     said = "Nothing holds this deployment back at this load"
     if queue is not None and concurrency is not None:
-        said += f": {concurrency:.3g} sequences run at once on average, and 99% start within {_time(queue)}"
+        noun = "sequence runs" if f"{concurrency:.3g}" == "1" else "sequences run"
+        start = f"within {_time(queue)}" if queue >= 1e-3 else "at once"
+        said += f": {concurrency:.3g} {noun} on average, and 99% of requests start {start}"
     return said + "."
 
 
@@ -59,10 +71,17 @@ def _evidence(base: Outcome, cause: str) -> str:
     if cause in ("bytes", "memory"):
         peak = base.get("memory.peak.free")
         full = f"the pool is {1 - peak:.0%} taken at its peak and " if peak is not None else ""
-        return f": {full}99% of requests wait up to {_time(base.get('latency.queue_s.p99') or 0.0)} for room in it"
+        queue = base.get("latency.queue_s.p99") or 0.0
+        return f": {full}the p99 of the wait for room in it is {_time(queue)}"
     if cause == "sequences":
         return f": {base.get('concurrency.peak') or 0:.0f} run at once, which is all that max_num_seqs allows"
     if cause in ("tokens", "compute", "bandwidth", "step"):
+        missed = base.missed()
+        if missed:
+            metric, quantile, value, bound = missed[0]
+            return (
+                f": {quantile} {WORDS.get(metric, metric)} is {_time(value)} where {_time(bound)} is promised"
+            )
         return f": the p99 time to first token is {_time(base.get('latency.ttft_s.p99') or 0.0)}"
     return ""
 
@@ -70,22 +89,26 @@ def _evidence(base: Outcome, cause: str) -> str:
 def _gain(base: Outcome, after: Outcome) -> str:
     """The figures that moved by 5% or more, the best first; "little" where none did."""
     parts = []
+    for metric, quantile, was, _ in base.missed():
+        now = after.get(f"latency.{metric}.{quantile}")
+        if now is not None and metric != "ttft_s":
+            parts.append(f"a {quantile} {WORDS.get(metric, metric)} of {_time(now)} instead of {_time(was)}")
     for path, words in (
         ("throughput.output_tokens_per_s", "the output tokens per second"),
         ("concurrency.mean", "the sequences running at once"),
     ):
-        was, now = base.get(path), after.get(path)
-        if was and now and now / was >= 1.05:
-            parts.append(f"{now / was:.3g} times {words}")
-    was, now = base.get("latency.ttft_s.p99"), after.get("latency.ttft_s.p99")
-    if was and now and now / was <= 0.95:
-        parts.append(f"a p99 time to first token of {_time(now)} instead of {_time(was)}")
+        before, now = base.get(path), after.get(path)
+        if before and now and now / before >= 1.05:
+            parts.append(f"{now / before:.3g} times {words}")
+    before, now = base.get("latency.ttft_s.p99"), after.get("latency.ttft_s.p99")
+    if before and now and now / before <= 0.95:
+        parts.append(f"a p99 time to first token of {_time(now)} instead of {_time(before)}")
     served, serves = base.get("requests.finished"), after.get("requests.finished")
     if served is not None and serves is not None and serves > served:
         parts.insert(0, f"{serves - served:.0f} more requests served")
-    was, now = base.get("latency.e2e_s.mean"), after.get("latency.e2e_s.mean")
-    if not parts and was and now:
-        parts.append(f"a mean end-to-end time of {_time(now)} instead of {_time(was)}")
+    before, now = base.get("latency.e2e_s.mean"), after.get("latency.e2e_s.mean")
+    if not parts and before and now:
+        parts.append(f"a mean end-to-end time of {_time(now)} instead of {_time(before)}")
     return " and ".join(parts[:3]) if len(parts) < 3 else f"{parts[0]}, {parts[1]} and {parts[2]}"
 
 

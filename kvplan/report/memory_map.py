@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 FREE, CACHED = -1, -2
 HUES = 10
 MAX_COLUMNS = 400
+"""Moments in one panel; several panels share twice as many, which keeps the page small."""
 
 
-def grid(frame: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(t_s float64[T], owners int64[T, bins]) of one run, at most ``MAX_COLUMNS`` moments, evenly picked."""
+def grid(frame: pd.DataFrame, columns: int = MAX_COLUMNS) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """(t_s float64[T], owners int64[T, bins]) of one run, at most ``columns`` moments, evenly picked."""
     times, row = np.unique(frame["t_s"].to_numpy(dtype=np.float64), return_inverse=True)
     addresses, column = np.unique(frame["address"].to_numpy(dtype=np.float64), return_inverse=True)
     owners = np.full((len(times), len(addresses)), FREE, dtype=np.int64)
     owners[row, column] = frame["request"].to_numpy(dtype=np.int64)
-    if len(times) > MAX_COLUMNS:
-        picked = np.unique(np.linspace(0, len(times) - 1, MAX_COLUMNS).astype(np.intp))
+    if len(times) > columns:
+        picked = np.unique(np.linspace(0, len(times) - 1, columns).astype(np.intp))
         times, owners = times[picked], owners[picked]
     return times, owners
 
@@ -55,11 +56,13 @@ def run_lengths(values: NDArray[np.int64]) -> list[int]:
     return np.column_stack([values[starts], lengths]).ravel().tolist()
 
 
-def panel(run: Run, frame: pd.DataFrame, requests: pd.DataFrame, end_s: float) -> dict[str, Any] | None:
+def panel(
+    run: Run, frame: pd.DataFrame, requests: pd.DataFrame, end_s: float, columns: int = MAX_COLUMNS
+) -> dict[str, Any] | None:
     """What the page's script needs to draw one run's map; None where none was recorded."""
     if frame.empty:
         return None
-    times, owners = grid(frame)
+    times, owners = grid(frame, columns)
     last = float(times[-1])
     edges = np.append(times, max(end_s, last + (times[1] - times[0] if len(times) > 1 else 1.0)))
     colours = hues(owners)

@@ -196,11 +196,12 @@ class View:
 
     def _map(self, drawings: dict[str, Any]) -> dict[str, Any]:
         panels = []
+        columns = min(maps.MAX_COLUMNS, 2 * maps.MAX_COLUMNS // max(1, len(self.drawn)))
         for run in self.drawn:
             frame = self.map_frame[self.map_frame["run"] == run.key]
             mine = self.requests[self.requests["run"] == run.key]
             end_s = float(self.timeline.loc[self.timeline["run"] == run.key, "t_s"].max())
-            panel = maps.panel(run, frame, mine, end_s)
+            panel = maps.panel(run, frame, mine, end_s, columns)
             panels += [panel] if panel else []
         if not panels:
             return {"map_description": "", "map_table": None}
