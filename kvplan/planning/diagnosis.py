@@ -7,7 +7,6 @@ spend in the system. Where no single one helps, pairs are tried: two equal limit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,7 @@
 """Deployments whose bottleneck is known by construction.
 
-Steps of constant length make memory and limits the only things that can matter: what then waits, waits for the one
-constraint that the case makes tight. Compute and bandwidth need the roofline.
+Steps of constant length make memory and limits the only things that can matter: what then waits, waits for
+the one constraint that the case makes tight. Compute and bandwidth need the roofline.
 """
 
 from __future__ import annotations
@@ -38,17 +38,21 @@ def deployment(
         "model": "llama-3.1-8b",
         "gpu": "h100-sxm",
         "cache": {
-            "block_size": 16, "enable_prefix_caching": False,
-            "num_gpu_blocks_override": pool_tokens // block_size + 1, **cache,
+            "block_size": 16,
+            "enable_prefix_caching": False,
+            "num_gpu_blocks_override": pool_tokens // block_size + 1,
+            **cache,
         },
         "scheduler": {
-            "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
-            "max_model_len": max_model_len, "async_scheduling": False,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "max_model_len": max_model_len,
+            "async_scheduling": False,
         },
         "timing": timing or {"constant": STEP_S},
         "slo": slo or {},
         "requests": traffic,
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ CASES = (
     ),
     Case(
         "more prompt tokens than the GPU can multiply",
-        "Prompts of 3000 tokens, one token out, 60 a second: prefill is arithmetic, and there is too much of it.",
+        "Prompts of 3000 tokens, one token out, 60 a second: prefill is arithmetic, and this is too much.",
         deployment(
             requests(300, 3000, 1, every=1 / 60),
             pool_tokens=1 << 18,
@@ -163,7 +167,7 @@ CASES = (
             layout="contiguous",
             reservation="max",
             placement="first-fit",
-        ),  # fmt: skip
+        ),
         ("allocation", "prefixes"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The diagnosis names the constraint that the case was built around, and its numbers are what simulating gives."""
+"""The diagnosis names the constraint that a case was built around; its numbers are what simulating gives."""
 
 from __future__ import annotations
 
@@ -51,9 +51,15 @@ def test_quantization_says_its_risk_and_paging_what_it_leaves(found: dict[str, d
 def test_a_change_that_cannot_run_says_why_and_does_not_stop_the_others() -> None:
     scenario = deployment(requests(8, 64, 64), pool_tokens=1 << 14)
     scenario["model"] = {
-        "num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 64,
-        "intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 4096,
-    }  # fmt: skip
+        "num_hidden_layers": 4,
+        "hidden_size": 512,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "max_position_embeddings": 4096,
+    }
     rows = {row["key"]: row for row in diagnose(Scenario.build(scenario))["changes"]}
     assert rows["gpus"]["status"] == "cannot run"
     assert rows["gpus"]["outcome"]
