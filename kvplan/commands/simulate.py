@@ -33,9 +33,7 @@ def simulate(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write summary, tables and report there."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
     steps: Annotated[
         Path | None, typer.Option("--steps", metavar="FILE", help="Write one JSON line for every step.")
     ] = None,

@@ -14,9 +14,7 @@ _HUMAN_INT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT])")
 class Section(BaseModel):
     """Strict: ``"32"``, ``32.0`` and ``true`` are no integers. Finite: no NaN, no infinity."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 def human_readable_int(value: Any) -> Any:
@@ -37,9 +35,7 @@ def name_or_mapping(value: Any) -> Any:
 
 
 Count = Annotated[int, Field(ge=1)]
-HumanCount = Annotated[
-    int, Field(ge=1), BeforeValidator(human_readable_int, json_schema_input_type=int | str)
-]
+HumanCount = Annotated[int, Field(ge=1), BeforeValidator(human_readable_int, json_schema_input_type=int | str)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Reference = Annotated[str | dict[str, Any], BeforeValidator(name_or_mapping)]
 """A name of the catalogue, a path, or the thing itself as a mapping."""

@@ -24,9 +24,7 @@ class FakeResult:
             "runs": [run(name, place, refused=refused) for place, name in enumerate(names)],
         }
         rows = [(name, t, t / 10, 4 * t, t) for name in names for t in range(10)]
-        self.timeline = pd.DataFrame(
-            rows, columns=["run", "t_s", "allocated_max", "running_max", "waiting_max"]
-        )
+        self.timeline = pd.DataFrame(rows, columns=["run", "t_s", "allocated_max", "running_max", "waiting_max"])
 
     @classmethod
     def simulate(cls, *_: Any, **__: Any) -> FakeResult:
@@ -44,9 +42,7 @@ def where(used: float, internal: float) -> dict[str, float]:
 
 def run(name: str, place: int = 0, *, refused: bool = False, **changes: float) -> dict[str, Any]:
     waste = 0.01 if place == 0 else 0.60
-    latency = dict.fromkeys(
-        ("mean", "p50", "p90", "p95", "p99", "max"), None if refused else 0.25 * (1 + place)
-    )
+    latency = dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"), None if refused else 0.25 * (1 + place))
     return {
         "name": name,
         "memory": {
@@ -65,9 +61,7 @@ def run(name: str, place: int = 0, *, refused: bool = False, **changes: float) -
             "preemptions": 0,
             "swaps": 0,
         },
-        "latency": dict.fromkeys(
-            ("queue_s", "ttft_s", "itl_s", "tpot_s", "e2e_s", "normalized_s_per_token"), latency
-        ),
+        "latency": dict.fromkeys(("queue_s", "ttft_s", "itl_s", "tpot_s", "e2e_s", "normalized_s_per_token"), latency),
         "throughput": {
             "output_tokens_per_s": changes.get("throughput", 1000.0),
             "requests_per_s": 5.0,

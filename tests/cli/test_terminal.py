@@ -44,9 +44,7 @@ def test_other_numbers() -> None:
         "12.3",
         "1,234",
     ]
-    assert {f(None) for f in (formats.gib, formats.kib, formats.percent, formats.decimal, formats.count)} == {
-        "–"
-    }
+    assert {f(None) for f in (formats.gib, formats.kib, formats.percent, formats.decimal, formats.count)} == {"–"}
 
 
 def test_a_sparkline_keeps_peaks_and_shows_whatever_is_not_nothing() -> None:
@@ -99,15 +97,11 @@ def test_the_sentence_compares_throughput_first() -> None:
 
 
 def test_then_the_wait_for_the_first_token() -> None:
-    assert "a p99 TTFT of 250 ms under paged is 500 ms under max" in verdict(
-        summary(run("paged"), run("max", 1))
-    )
+    assert "a p99 TTFT of 250 ms under paged is 500 ms under max" in verdict(summary(run("paged"), run("max", 1)))
 
 
 def test_then_says_that_nothing_differs() -> None:
-    assert verdict(summary(run("a"), run("b"))).startswith(
-        "All runs carry this load alike. a: tokens filled 30.0 %"
-    )
+    assert verdict(summary(run("a"), run("b"))).startswith("All runs carry this load alike. a: tokens filled 30.0 %")
 
 
 def test_a_run_that_refuses_everything_is_not_a_ratio() -> None:
