@@ -140,6 +140,9 @@ class ModelConfig:
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    index_heads: int = 0
+    """Heads of the sparse-attention indexer (DeepSeek-V3.2), 0 where attention is dense."""
+    index_head_dim: int = 0
     quantization: Quantization | None = None
     other_parameters: int = 0
     """Parameters beside the decoder that are loaded with it: vision tower, projector."""

@@ -141,6 +141,8 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         qk_nope_head_dim=int(text.get("qk_nope_head_dim") or 0),
         qk_rope_head_dim=int(text.get("qk_rope_head_dim") or 0),
         v_head_dim=int(text.get("v_head_dim") or head_dim),
+        index_heads=int(text.get("index_n_heads") or 0) if mla else 0,
+        index_head_dim=int(text.get("index_head_dim") or 0) if mla else 0,
         quantization=read_quantization(config.get("quantization_config") or text.get("quantization_config")),
         other_parameters=vision_parameters(config, hidden),
         declared_groups=(),
