@@ -65,7 +65,8 @@ _QK_NORM = (
 def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "") -> ModelConfig:
     """The shape that a config.json describes.
 
-    Multimodal configs nest the text model (``text_config``); its vision tower is counted in ``other_parameters``.
+    Multimodal configs nest the text model (``text_config``); its vision tower is counted in
+    ``other_parameters``.
 
     Raises:
         InputError: a key without which no byte can be counted is missing, or contradicts another.

@@ -1,11 +1,12 @@
 """What an engine's profiling run adds to the weights: the activation peak, other allocations, CUDA graphs.
 
-Engines measure these by running a dummy batch; kvplan estimates them from what that batch allocates. The factors
-are fitted to figures that real vLLM servers logged on H100s; `tests/memory` states the error of each.
+Engines measure these by running a dummy batch; kvplan estimates them from what that batch allocates. The
+factors are fitted to figures that real vLLM servers logged on H100s; `tests/memory` states the error of each.
 
 The peak is the larger of two moments. In the layers, ``max_num_batched_tokens`` rows hold the gate and up
-projections, their product, and some copies of the hidden state. In the sampler, ``max_num_seqs`` rows of logits
-over the whole vocabulary are held several times over in float32; before 0.17 also sorted, with 64-bit indices.
+projections, their product, and some copies of the hidden state. In the sampler, ``max_num_seqs`` rows of
+logits over the whole vocabulary are held several times over in float32; before 0.17 also sorted, with 64-bit
+indices.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from kvplan.catalog.dtypes import dtype_bytes
 
 GIB = 2**30
 
-# Bytes held for each (row, vocabulary entry) while sampling. Fitted to 0.11-0.16: Llama-3.1-8B 4.76, Qwen3-14B 5.64,
-# gpt-oss 7.38 GiB; and to 0.17-0.19: Llama-3.1-8B 1.89, Qwen3-14B 2.23, Gemma-2 3.62 GiB.
+# Bytes held for each (row, vocabulary entry) while sampling. Fitted to 0.11-0.16: Llama-3.1-8B 4.76,
+# Qwen3-14B 5.64, gpt-oss 7.38 GiB; and to 0.17-0.19: Llama-3.1-8B 1.89, Qwen3-14B 2.23, Gemma-2 3.62 GiB.
 _SAMPLER_BYTES_BEFORE_0_17 = 38.4
 _SAMPLER_BYTES = 14.94
 # Copies of the hidden state alive beside the feed-forward part: CodeLlama-7B 0.77, granite-3.1-8b 0.85 GiB.
@@ -79,7 +80,8 @@ def activation_peak(
 
 
 def _samples_lightly(model: ModelConfig) -> bool:
-    """Measured, not explained: Mistral 3 logged 2.12 GiB under 0.11, where the full sampler would have taken 4.9."""
+    """Measured, not explained: Mistral 3 logged 2.12 GiB under 0.11, where the full sampler would have taken
+    4.9."""
     return model.architecture in ("Mistral3ForConditionalGeneration", "PixtralForConditionalGeneration")
 
 
@@ -95,8 +97,8 @@ def _expert_workspace(model: ModelConfig, tokens: int, tp: int, element: float) 
 def non_torch(version: tuple[int, ...], tensor_parallel_size: int, pipeline_parallel_size: int) -> Estimate:
     """Memory outside the allocator: NCCL and all-reduce buffers, workspaces, the loaded kernels.
 
-    Measured on H100s: 0.13 GiB (0.11-0.17) and 0.25 (0.18-0.19) on one GPU; 0.55 (0.11) and 2.07-2.13 (0.19, with
-    the fused all-reduce's buffers) under tensor parallelism; 0.07 for a pipeline stage.
+    Measured on H100s: 0.13 GiB (0.11-0.17) and 0.25 (0.18-0.19) on one GPU; 0.55 (0.11) and 2.07-2.13 (0.19,
+    with the fused all-reduce's buffers) under tensor parallelism; 0.07 for a pipeline stage.
     """
     if tensor_parallel_size > 1:
         gib = (2.07 if tensor_parallel_size == 2 else 2.13) if version >= (0, 18) else 0.55
@@ -120,19 +122,27 @@ def cuda_graphs(
     model: ModelConfig,
     *,
     layers: int,
-    tensor_parallel_size: int,
     max_num_seqs: int,
     max_num_batched_tokens: int,
     enforce_eager: bool = False,
 ) -> Estimate:
-    """Memory of the captured graphs of one rank: each graph keeps its kernels' nodes, and all share one pool."""
+    """The engine's estimate of its captured graphs on one rank.
+
+    vLLM captures piecewise graphs for every size and full ones for the decode sizes, and extrapolates: the
+    first costs most, every further one a constant that grows with the layers. Gemma-3-27B (62 layers) logged
+    172 MiB, then 12 a piecewise and 6 a full graph; Llama-3.1-8B (32 layers) 0.84 GiB in all.
+    """
     if enforce_eager or not model.layers:
         return Estimate(0, "no graphs are captured" if enforce_eager else "no layers given")
     sizes = capture_sizes(max_num_seqs, max_num_batched_tokens)
-    node_bytes = len(sizes) * layers * _GRAPH_BYTES_PER_LAYER
-    pool = max(sizes) * model.hidden_size * dtype_bytes(model.dtype) * _GRAPH_POOL_COPIES
-    return Estimate(round(node_bytes + pool), f"formula: {len(sizes)} graphs of {layers} layers")
+    full = sum(size <= max_num_seqs for size in sizes)
+    piece = _GRAPH_MIB + _GRAPH_MIB_PER_LAYER * layers
+    mib = _FIRST_GRAPH_MIB + (len(sizes) - 1) * piece + max(0, full - 1) * piece / 2
+    return Estimate(
+        round(mib * 2**20), f"formula: {len(sizes)} piecewise and {full} full graphs of {layers} layers"
+    )
 
 
-_GRAPH_BYTES_PER_LAYER = 450_000
-_GRAPH_POOL_COPIES = 12
+_FIRST_GRAPH_MIB = 172.0
+_GRAPH_MIB = 6.2
+_GRAPH_MIB_PER_LAYER = 0.094

@@ -17,7 +17,8 @@ class EngineDefaults:
 
     ``gpu_memory_utilization`` is each engine's own fraction; what it is a fraction *of* differs
     (`kvplan.memory.other_engines`). ``graphs_charged``: CUDA graphs are subtracted before the pool is sized.
-    ``tokens_by_concurrency``: the logged token figure is concurrency x max_model_len, not blocks x block_size.
+    ``tokens_by_concurrency``: the logged token figure is concurrency x max_model_len, not blocks x
+    block_size.
     """
 
     engine: str
@@ -70,7 +71,8 @@ def engine_defaults(
     """The defaults that ``engine`` of ``version`` takes for ``model`` on ``gpu``.
 
     Args:
-        max_model_len: matters for old versions and without chunked prefill, where the token budget is at least it.
+        max_model_len: matters for old versions and without chunked prefill, where the token budget is at
+        least it.
 
     Raises:
         InputError: an engine kvplan does not know, or a version it cannot read.

@@ -1,8 +1,8 @@
 """Cache groups: which layers share a block table, how many tokens a block holds, what a request needs.
 
-The rules are vLLM 0.33's (``v1/core/kv_cache_planning.py``, ``v1/kv_cache_interface.py``): layers of one kind make
-one group; where kinds differ, all pages are made equal (small ones hold more tokens) and the layers are dealt into
-groups of the size of the smallest kind, because all groups draw their blocks from one pool.
+The rules are vLLM 0.33's (``v1/core/kv_cache_planning.py``, ``v1/kv_cache_interface.py``): layers of one kind
+make one group; where kinds differ, all pages are made equal (small ones hold more tokens) and the layers are
+dealt into groups of the size of the smallest kind, because all groups draw their blocks from one pool.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class CacheGroup:
     block_size: int
     members: tuple[CacheLayer, ...]
     state_blocks: int = 0
-    """Pages a sequence holds in a state-space group: 1, its speculative copies, and one more with prefix caching."""
+    """Pages a sequence holds in a state-space group: 1, its speculative copies, and one more with prefix
+    caching."""
 
     @property
     def layers(self) -> int:
@@ -101,7 +102,8 @@ def cache_groups(
 
     Args:
         prefix_caching_of_states: state-space layers keep a second page so that prefixes can be resumed.
-        hybrid: False for engines (and ``--disable-hybrid-kv-cache-manager``) that give window layers full length.
+        hybrid: False for engines (and ``--disable-hybrid-kv-cache-manager``) that give window layers full
+        length.
 
     Raises:
         InputError: pages that cannot be made equal.
@@ -196,7 +198,8 @@ def _same(one: KvGroup, other: KvGroup) -> bool:
 
 
 def _allocation(group: KvGroup) -> tuple[object, ...]:
-    """What decides how many blocks a sequence needs: groups that agree share one table, whatever their heads."""
+    """What decides how many blocks a sequence needs: groups that agree share one table, whatever their
+    heads."""
     kind = "full" if group.attention in ("full", "mla") else group.attention
     return kind, group.window
 

@@ -12,8 +12,8 @@ _SCALE_BYTES = 4  # vLLM keeps one float32 a head and side beside per-token-head
 
 @dataclass(frozen=True)
 class KvFormat:
-    """A cache format: ``element_bytes`` for each value, ``per_head_bytes`` more for each head's K and again its V,
-    and one scale of ``block_scale_bytes`` for every ``block`` values."""
+    """A cache format: ``element_bytes`` for each value, ``per_head_bytes`` more for each head's K and again
+    its V, and one scale of ``block_scale_bytes`` for every ``block`` values."""
 
     name: str
     element_bytes: float
@@ -56,9 +56,9 @@ _ALIASES = {"int8": "int8_per_token_head", "int4": "int4_per_token_head", "fp4":
 def kv_format(kv_cache_dtype: str, model_dtype: str, engine: str = "vllm") -> KvFormat:
     """The format that ``kv_cache_dtype`` means for a model of ``model_dtype``.
 
-    ``auto`` is the model's own type. Per-tensor ``fp8`` scales are two numbers a layer and live with the weights.
-    ``int8`` and ``int4`` mean vLLM's per-token-head formats; TensorRT-LLM's int8 has static scales (1 byte a
-    value) and LMDeploy's int8 and int4 keep a scale and a zero in fp16 a head.
+    ``auto`` is the model's own type. Per-tensor ``fp8`` scales are two numbers a layer and live with the
+    weights. ``int8`` and ``int4`` mean vLLM's per-token-head formats; TensorRT-LLM's int8 has static scales
+    (1 byte a value) and LMDeploy's int8 and int4 keep a scale and a zero in fp16 a head.
 
     Raises:
         InputError: no engine has such a cache.

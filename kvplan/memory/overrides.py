@@ -50,8 +50,12 @@ class MemoryOverrides:
         return merged
 
 
+NO_OVERRIDES = MemoryOverrides()
+
+
 def load_overrides(path: str | Path) -> MemoryOverrides:
-    """Overrides that ``kvplan reconcile --save`` wrote: YAML with the fields of `MemoryOverrides` under ``memory``.
+    """Overrides that ``kvplan reconcile --save`` wrote: YAML with the fields of `MemoryOverrides` under
+    ``memory``.
 
     Raises:
         InputError: unreadable, not such a file, or a key that is not known.

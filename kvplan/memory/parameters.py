@@ -31,9 +31,9 @@ Split = Literal["tensor", "kv_heads", "none"]
 class Weight:
     """``count`` equal matrices of ``rows`` inputs by ``columns`` outputs (a vector has one row).
 
-    ``split``: over all tensor-parallel ranks; like KV heads (never into less than one head); or on every rank.
-    ``layer`` is the decoder layer, -1 for what stands before the first, and -2 for what follows the last.
-    ``active`` is how many of ``count`` one token goes through.
+    ``split``: over all tensor-parallel ranks; like KV heads (never into less than one head); or on every
+    rank. ``layer`` is the decoder layer, -1 for what stands before the first, and -2 for what follows the
+    last. ``active`` is how many of ``count`` one token goes through.
     """
 
     name: str
@@ -57,7 +57,8 @@ FIRST, LAST = -1, -2
 
 
 def weights(model: ModelConfig) -> Iterator[Weight]:
-    """All weights that an engine loads: the decoder, its tables, the vision tower. No multi-token-prediction layer."""
+    """All weights that an engine loads: the decoder, its tables, the vision tower. No multi-token-prediction
+    layer."""
     if not model.layers:
         return
     hidden = model.hidden_size

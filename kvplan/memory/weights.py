@@ -1,4 +1,5 @@
-"""Bytes of the weights on one rank, from the config alone, or exactly from a checkpoint's own table of contents."""
+"""Bytes of the weights on one rank, from the config alone, or exactly from a checkpoint's own table of
+contents."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def weights_bytes(
         rank: the pipeline stage (tensor-parallel ranks of a stage hold equally much).
         partition: layers a stage where they are not cut evenly (``VLLM_PP_LAYER_PARTITION``).
 
-    The rotary table counts: it is allocated with the model (32 MiB for Llama 3.1's 131,072 positions), and it is why
-    half of a model is a little more than half of its bytes.
+    The rotary table counts: it is allocated with the model (32 MiB for Llama 3.1's 131,072 positions), and it
+    is why half of a model is a little more than half of its bytes.
 
     Raises:
         InputError: no such stage.
@@ -61,7 +62,8 @@ def _on_stage(weight: Weight, stage: range, rank: int, stages: int, model: Model
 
 
 def _bytes(weight: Weight, model: ModelConfig, tp: int) -> float:
-    """One weight on one rank; the split side is the outputs, which the bytes do not depend on except in padding."""
+    """One weight on one rank; the split side is the outputs, which the bytes do not depend on except in
+    padding."""
     share = 1.0
     if weight.split == "tensor":
         share = 1 / tp
@@ -106,8 +108,8 @@ def _quantized_bytes(weight: Weight, quantization: Quantization, scale_bytes: fl
 def _mxfp4_bytes(rows: int, columns: int) -> float:
     """Half a byte a value and one scale byte for 32, as vLLM's Hopper kernels lay them out.
 
-    They pad the input side of the values to 256 (2,880 to 3,072 in gpt-oss), which is why gpt-oss-120b takes 64.4 GiB
-    on a GPU and 60.8 on disk.
+    They pad the input side of the values to 256 (2,880 to 3,072 in gpt-oss), which is why gpt-oss-120b takes
+    64.4 GiB on a GPU and 60.8 on disk.
     """
     padded = -(-rows // 256) * 256
     return padded * columns / 2 + rows * columns / 32
