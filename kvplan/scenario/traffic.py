@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvplan.scenario.section import Count, Section
+from kvplan.scenario.section import Count, FreeMapping, Section
 
 
 def _label(value: Any) -> Any:
@@ -42,7 +42,7 @@ class Workload(Section):
     """A trace from a file, or a generated one."""
 
     file: str | None = Field(None, description="a trace file, relative to the scenario; any format kvplan reads")
-    synthetic: dict[str, Any] | None = Field(None, description="how lengths, arrivals and prefixes are drawn")
+    synthetic: FreeMapping | None = Field(None, description="how lengths, arrivals and prefixes are drawn")
     format: str | None = Field(None, description="the file's format, where it should not be detected")
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None, description="unit of the file's arrival column, where it should not be detected"
