@@ -15,6 +15,7 @@ from kvplan.scenario import load_scenario
 from kvplan.terminal.console import standard_error, standard_output
 from kvplan.terminal.progress import progress_bar
 from kvplan.terminal.summary import print_summary
+from kvplan.terminal.trace import print_trace
 
 
 @scenario_options()
@@ -46,8 +47,7 @@ def simulate(
     scenario = load_scenario(path, overrides)
     scenario.runs()  # what cannot be simulated is said before a long trace is read
     error = standard_error()
-    for note in scenario.trace().origin.notes:
-        error.print(f"trace: {note}", markup=False)
+    print_trace(error, scenario.trace())
     with progress_bar(error) as progress:
         result = kvplan.simulate(scenario, progress=progress, steps=steps)
     if output is not None:

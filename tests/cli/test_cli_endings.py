@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -191,3 +192,31 @@ def test_a_terminal_without_unicode_gets_question_marks_not_a_traceback(
     )
     assert ended.returncode == 2
     assert "(got '?')" in ended.stderr
+
+
+def test_a_raw_trace_is_replayed_with_what_its_reader_inferred_said_apart(
+    monkeypatch: pytest.MonkeyPatch, kvplan: Cli, tmp_path: Path
+) -> None:
+    simulator(monkeypatch, lambda scenario, **_: FakeResult(names=(str(scenario.trace().prompt_tokens.tolist()),)))
+    (tmp_path / "t.csv").write_text("ts,in,out\n0,5,1\n90,7,1\n")
+    ended = kvplan(
+        *("simulate", tmp_path / "t.csv", "--model", "m", "--gpu", "g"),
+        *("--columns", "arrival=ts,prompt=in,output=out", "--time-unit", "s"),
+    )
+    assert ended.code == 0
+    assert "[5, 7]" in ended.out
+    assert ended.err.startswith("trace: ")
+    assert ", 2 requests in 90.0 s\n" in ended.err
+
+
+@pytest.mark.parametrize("flags", [(), ("--format", "azure", "--model", "m", "--gpu", "g")])
+def test_standard_input_is_a_scenario_or_with_a_format_a_trace(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, kvplan: Cli
+) -> None:
+    simulator(monkeypatch, lambda scenario, **_: FakeResult(names=(str(scenario.trace().prompt_tokens.tolist()),)))
+    text = "model: m\ngpu: g\nrequests: [{prompt: 5, output: 1}]\n"
+    if flags:
+        text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,5,1\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    ended = kvplan("simulate", "-", *flags)
+    assert (ended.code, "[5]" in ended.out) == (0, True), ended.err
