@@ -23,8 +23,7 @@ class FakeResult:
             },
             "runs": [run(name, place, refused=refused) for place, name in enumerate(names)],
         }
-        rows = [(name, t, t / 10, 4 * t, t) for name in names for t in range(10)]
-        self.timeline = pd.DataFrame(rows, columns=["run", "t_s", "allocated_max", "running_max", "waiting_max"])
+        self.timeline = pd.DataFrame([bucket(name, t) for name in names for t in range(10)])
 
     @classmethod
     def simulate(cls, *_: Any, **__: Any) -> FakeResult:
@@ -33,6 +32,11 @@ class FakeResult:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").write_text(json.dumps(self.summary))
+
+
+def bucket(name: str, t: int) -> dict[str, Any]:
+    parts = {**where(t / 10, 0.05), "free": 0.95 - t / 10}
+    return {"run": name, "t_s": t, "dt_s": 1, "allocated_max": t / 10, "running_max": 4 * t, "waiting_max": t, **parts}
 
 
 def where(used: float, internal: float) -> dict[str, float]:

@@ -50,9 +50,9 @@ def test_an_error_is_one_message_and_a_code(
     assert (ended.code, ended.out) == (code, "")
     assert "Traceback" not in ended.err
     if isinstance(error, KvplanError):
-        assert ended.err == f"kvplan: {error}\n"
+        assert ended.err.endswith(f"\nkvplan: {error}\n")
     if isinstance(error, RuntimeError):
-        assert ended.err.startswith("kvplan: RuntimeError: surprise\n")
+        assert "\nkvplan: RuntimeError: surprise\n" in ended.err
         assert "report it" in ended.err
 
 

@@ -6,14 +6,17 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
 
 from kvplan.cli import COMMANDS, build
 from kvplan.scenario import Scenario
+from scripts.readme_picture import PARTS, TOP, picture
 from scripts.readme_tables import filled
 from tests.cli.conftest import ROOT
+from tests.cli.results import FakeResult
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROW = {"machine": {"cpu": "a CPU", "cores": 2}, "commit": "abc", "date": "2026-11-30"}
@@ -65,6 +68,20 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_what_it_links_to_is_there(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8").strip()
+
+
+def test_the_picture_is_a_drawing_of_the_result() -> None:
+    drawing = ElementTree.fromstring(picture(FakeResult(names=("paged & all", "<max>"))))  # type: ignore[arg-type]
+    words = [element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert [word for word in words if word and ": 12 sequences at once" in word] == [
+        "paged & all: 12 sequences at once on average, 1,000 output tokens/s, p99 TTFT 0.25 s",
+        "<max>: 12 sequences at once on average, 1,000 output tokens/s, p99 TTFT 0.50 s",
+    ]
+    bands = [element.get("d", "") for element in drawing.iter("{http://www.w3.org/2000/svg}path")]
+    assert len(bands) == 2 * len(PARTS)
+    heights = [float(point.split()[1]) for point in bands[len(PARTS) - 1][1:-1].split("L")]
+    assert min(heights) == TOP  # the last part ends where the pool ends, at every moment
+    assert heights[: len(heights) // 2] == [TOP] * (len(heights) // 2)
 
 
 def test_the_licence_is_the_apache_one() -> None:
