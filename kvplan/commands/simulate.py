@@ -11,6 +11,7 @@ import typer
 
 import kvplan
 from kvplan.commands.options import scenario_options
+from kvplan.errors import InputError
 from kvplan.scenario import load_scenario
 from kvplan.terminal.console import standard_error, standard_output
 from kvplan.terminal.progress import progress_bar
@@ -44,6 +45,7 @@ def simulate(
     The base and every variant of the scenario run on the same requests. Each option below stands for the
     key of the same name and wins over the file; null gives a key back to the engine's default.
     """
+    _check_targets(output, steps)
     scenario = load_scenario(path, overrides)
     scenario.runs()  # what cannot be simulated is said before a long trace is read
     error = standard_error()
@@ -64,3 +66,11 @@ def simulate(
             markup=False,
             soft_wrap=True,
         )
+
+
+def _check_targets(output: Path | None, steps: Path | None) -> None:
+    """Before a long run, not after it."""
+    if output is not None and output.exists() and not output.is_dir():
+        raise InputError("is a file, not a folder", field="--output", value=str(output))
+    if steps is not None and (steps.is_dir() or not steps.parent.is_dir()):
+        raise InputError("is no file in an existing folder", field="--steps", value=str(steps))

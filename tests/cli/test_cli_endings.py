@@ -107,6 +107,18 @@ def test_a_bad_flag_is_named(flags: tuple[str, ...], message: str, kvplan: Cli, 
     assert ended.err.startswith(message)
 
 
+def test_a_place_that_cannot_be_written_is_said_before_the_run(
+    tmp_path: Path, kvplan: Cli, scenario_file: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    ended = kvplan("simulate", scenario_file, "-o", tmp_path / "file")
+    assert ended.code == 2
+    assert ended.err.startswith("kvplan: --output: is a file, not a folder")
+    ended = kvplan("simulate", scenario_file, "--steps", tmp_path / "none" / "steps.jsonl")
+    assert ended.code == 2
+    assert ended.err.startswith("kvplan: --steps: is no file in an existing folder")
+
+
 def test_a_raw_trace_says_what_it_lacks(tmp_path: Path, kvplan: Cli) -> None:
     (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,1,1\n")
     ended = kvplan("simulate", tmp_path / "t.csv", "--model", "m")
