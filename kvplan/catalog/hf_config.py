@@ -65,7 +65,8 @@ _QK_NORM = (
 def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "") -> ModelConfig:
     """The shape that a config.json describes.
 
-    Multimodal configs nest the text model (``text_config``); its vision tower is counted in ``other_parameters``.
+    Multimodal configs nest the text model (``text_config``); its vision tower is counted in
+    ``other_parameters``.
 
     Raises:
         InputError: a key without which no byte can be counted is missing, or contradicts another.
@@ -141,6 +142,8 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         qk_nope_head_dim=int(text.get("qk_nope_head_dim") or 0),
         qk_rope_head_dim=int(text.get("qk_rope_head_dim") or 0),
         v_head_dim=int(text.get("v_head_dim") or head_dim),
+        index_heads=int(text.get("index_n_heads") or 0) if mla else 0,
+        index_head_dim=int(text.get("index_head_dim") or 0) if mla else 0,
         quantization=read_quantization(config.get("quantization_config") or text.get("quantization_config")),
         other_parameters=vision_parameters(config, hidden),
         declared_groups=(),
