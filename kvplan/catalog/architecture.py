@@ -126,9 +126,8 @@ class ModelConfig:
     attention_sinks: bool = False
     learned_positions: int = 0
     """Rows of a learned position table (OPT, GPT-2), 0 where positions are rotary."""
-    rotary_positions: int = 0
-    """Rows of the rotary cosine/sine table an engine keeps on the device."""
-    rotary_dim: int = 0
+    rotary_tables: tuple[tuple[int, int], ...] = ()
+    """(rows, width) of each cosine/sine table an engine keeps on the device."""
     num_experts: int = 0
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0

@@ -49,7 +49,7 @@ def weights_bytes(
 
 def rotary_table_bytes(model: ModelConfig) -> int:
     """Cosines and sines for every position, once a rank, in the model's type."""
-    return int(model.rotary_positions * model.rotary_dim * dtype_bytes(model.dtype))
+    return int(sum(rows * width for rows, width in model.rotary_tables) * dtype_bytes(model.dtype))
 
 
 def _on_stage(weight: Weight, stage: range, rank: int, stages: int, model: ModelConfig) -> bool:
