@@ -63,6 +63,38 @@ def check_scales(k_scale: Any, v_scale: Any, cache: torch.Tensor, kv_heads: int)
             require(scale is None, field, f"has no meaning for a {cache.dtype} cache", scale)
 
 
+def check_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor | None,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+) -> tuple[int, int, int]:
+    """The tensors every attention takes; (query heads, KV heads, head_dim). Without a table K and V are contiguous."""
+    device = q.device
+    check_tensor("q", q, shape=[None, None, None], dtypes=FLOATS, device=device)
+    query_heads, head_dim = q.shape[1:]
+    check_head_dim("q", head_dim)
+    check_tensor("k_cache", k_cache, shape=[None, None, None, head_dim], dtypes=FLOATS + QUANTIZED, device=device)
+    kv_heads = k_cache.shape[2]
+    check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), dtypes=[k_cache.dtype], device=device)
+    strides = k_cache.stride()
+    require(v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride())
+    divides = kv_heads > 0 and query_heads % kv_heads == 0
+    require(divides, "q", f"query heads must be a multiple of the {kv_heads} KV heads", query_heads)
+    check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
+    num_seqs = context_lens.shape[0]
+    if block_table is None:
+        require(k_cache.shape[0] >= num_seqs, "k_cache", f"must hold {num_seqs} sequences", tuple(k_cache.shape))
+    else:
+        size = k_cache.shape[1]
+        require(1 <= size <= MAX_BLOCK_SIZE, "k_cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", size)
+        check_tensor("block_table", block_table, shape=[num_seqs, None], dtypes=[torch.int32], device=device)
+    check_tensor("out", out, shape=tuple(q.shape), dtypes=[q.dtype], device=device)
+    return query_heads, kv_heads, head_dim
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """How q, K and V meet: the kernel's constants that follow from the dtypes and the device.
@@ -86,13 +118,14 @@ class Arithmetic:
         }
 
 
-def arithmetic(query: torch.dtype, cache: torch.dtype, target: Target) -> Arithmetic:
+def arithmetic(query: torch.dtype, cache: torch.dtype, head_dim: int, target: Target) -> Arithmetic:
     """The arithmetic for a query dtype and a cache dtype.
 
     A quantized cache is widened to fp16, which holds every e4m3 and int8 value exactly, also under bf16 queries
     (they are clamped to fp16's range, which an attention query does not reach). Triton's interpreter computes bf16
-    wrongly, so there bf16 is widened to fp32. fp32 products use three tf32 instructions where the device has them:
-    error about 1e-6, like fp32, at matrix-unit speed.
+    wrongly, so there bf16 is widened to fp32. fp32 products are three tf32 instructions on NVIDIA (error about 1e-6,
+    like fp32, at matrix-unit speed) up to head_dim 128; beyond, their operands do not fit the registers, and plain
+    fp32 arithmetic does.
     """
     if cache in QUANTIZED:
         compute = torch.float32 if query == torch.float32 else torch.float16
@@ -106,7 +139,8 @@ def arithmetic(query: torch.dtype, cache: torch.dtype, target: Target) -> Arithm
         kv_format = "e4m3" if target.converts_e4m3 else "e4m3_bits"
     else:
         kv_format = "float"
-    return Arithmetic(compute, kv_format, "tf32x3" if target.backend == "cuda" else "ieee")
+    splits = target.backend == "cuda" and head_dim <= 128
+    return Arithmetic(compute, kv_format, "tf32x3" if splits else "ieee")
 
 
 def as_stored(cache: torch.Tensor) -> torch.Tensor:

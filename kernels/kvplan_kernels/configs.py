@@ -67,25 +67,55 @@ def decode_tile(
         compute_bytes: bytes of an element in the matrix product.
     """
     width = next_power_of_2(head_dim)
-    most_rows = 128 if width * compute_bytes <= 256 else 64
+    row_bytes = width * compute_bytes
+    if compute_bytes == 2:
+        most_rows = 128 if row_bytes <= 256 else 64
+    else:  # three products instead of one: more rows would spill
+        most_rows = 32 if row_bytes <= 256 else 16
     chunks = ceil(group * query_tokens / most_rows)
     pack = ceil(group / chunks)
     block_m = max(MIN_ROWS, next_power_of_2(pack * query_tokens))
-    block_n = 16 * KIB // (width * kv_bytes)
-    if target.backend == "hip":
-        block_n = min(block_n, 12 * KIB // (width * compute_bytes))
-    block_n = max(16, min(128, _power_of_2_below(block_n), 8192 // block_m))
-    num_warps = 8 if block_m >= 64 else 4
-    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes))
+    # By the size of the product's operand, not of the stored element: a quantized tile is widened in registers.
+    tile_bytes = 12 * KIB if target.backend == "hip" else 16 * KIB
+    block_n = max(16, min(128, _power_of_2_below(tile_bytes // row_bytes), 8192 // block_m))
+    num_warps = 8 if block_m >= 64 or row_bytes > 512 else 4
+    wanted = 3 if kv_bytes == 1 else 2
+    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, wanted))  # fmt: skip
 
 
-def _depth(target: Target, block_m: int, block_n: int, width: int, kv_bytes: int, compute_bytes: int) -> int:
-    """Two tiles ahead where two programs a multiprocessor, else one program, have the shared memory for it."""
+def _depth(
+    target: Target, block_m: int, block_n: int, width: int, kv_bytes: int, compute_bytes: int, wanted: int
+) -> int:
+    """``wanted`` tiles ahead, or as many as one program's shared memory allows."""
     if target.backend == "hip":
         return 1
     fixed = block_m * (width + block_n) * compute_bytes
     ahead = 2 * block_n * width * kv_bytes
-    return 2 if fixed + 2 * ahead <= target.shared_bytes else 1
+    return max(1, min(wanted, (target.shared_bytes - fixed) // ahead))
+
+
+def prefill_tile(target: Target, *, group: int, head_dim: int, kv_bytes: int, compute_bytes: int) -> Tile:
+    """The tile of prefill attention: 128 query rows, so that the products are the widest the matrix units have.
+
+    Up to 16 heads of a KV head are packed beside one another; a larger group gains nothing more, and its heads are
+    spread over programs instead.
+    """
+    width = next_power_of_2(head_dim)
+    row_bytes = width * compute_bytes
+    pack = ceil(group / ceil(group / 16))
+    if compute_bytes == 4:
+        block_m, block_n, num_warps = (32, 32, 8) if row_bytes <= 256 else (16, 32, 4) if row_bytes <= 512 else (16, 16, 8)
+    elif row_bytes <= 256:
+        # Below compute capability 9.0 and on AMD the products' operands live in registers: half the tile.
+        in_registers = target.backend == "hip" or target.backend == "cuda" and int(target.arch) < 90
+        block_m, num_warps = 128, 8
+        block_n = max(32, min(64, (8 if in_registers else 16) * KIB // row_bytes))
+    elif kv_bytes == 1:
+        block_m, block_n, num_warps = 32, 32, 4  # widening takes the registers that 64 rows would need
+    else:
+        block_m, block_n, num_warps = 64, 16 if target.backend == "hip" else 32, 8
+    pack = min(pack, block_m)
+    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2))
 
 
 def resident_programs(target: Target, tile: Tile, head_dim: int, kv_bytes: int, compute_bytes: int) -> int:

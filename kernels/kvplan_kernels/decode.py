@@ -32,17 +32,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvplan_kernels.checks import (
-    FLOATS,
-    MAX_BLOCK_SIZE,
-    QUANTIZED,
-    arithmetic,
-    as_stored,
-    check_head_dim,
-    check_scales,
-    check_tensor,
-    require,
-)
+from kvplan_kernels.checks import arithmetic, as_stored, check_attention, check_scales, check_tensor, require
 from kvplan_kernels.configs import Tile, choose_splits, decode_tile, next_power_of_2, resident_programs
 from kvplan_kernels.launch import Launch
 from kvplan_kernels.split import join_launch, partial_buffers
@@ -131,13 +121,15 @@ def decode_kernel(
     if k_scale_ptr is not None:
         scale *= tl.load(k_scale_ptr + kv_head) * factor
     kv_offset = kv_head.to(tl.int64) * stride_head
-    if not PAGED:
+    if PAGED:
+        table_ptr += seq.to(tl.int64) * table_stride
+    else:
         kv_offset += seq.to(tl.int64) * stride_seq
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc, m, l = attend(
-        acc, m, l, q, query_pos, k_ptr + kv_offset, v_ptr + kv_offset, table_ptr + seq.to(tl.int64) * table_stride,
+        acc, m, l, q, query_pos, k_ptr + kv_offset, v_ptr + kv_offset, table_ptr,
         begin, end, first, context - 1, scale, softcap, window, stride_block, stride_token,
         PAGED, BLOCK_SIZE, BLOCK_N, HEAD_DIM, BLOCK_D, COMPUTE, KV_FORMAT, PRECISION, SOFTCAP, WINDOW, True,
     )  # fmt: skip
@@ -183,8 +175,14 @@ def decode_launches(
     """
     target = target or target_of(q.device)
     paged = block_table is not None
-    shape = _check(q, k_cache, v_cache, block_table, context_lens, out, query_tokens, rows)
-    num_rows, query_heads, kv_heads, head_dim = shape
+    query_heads, kv_heads, head_dim = check_attention(q, k_cache, v_cache, block_table, context_lens, out)
+    num_rows = context_lens.shape[0] if rows is None else rows.shape[0]
+    require(query_tokens >= 1, "query_tokens", "must be at least 1", query_tokens)
+    if rows is None:
+        require(q.shape[0] == num_rows * query_tokens, "q", f"must have {num_rows} · {query_tokens} tokens", q.shape[0])
+    else:
+        check_tensor("rows", rows, shape=[None], dtypes=[torch.int32], device=q.device)
+        require(query_start is not None, "query_start", "is needed with rows", None)
     check_scales(k_scale, v_scale, k_cache, kv_heads)
     require(window >= 0, "window", "must be 0 (off) or the number of tokens seen", window)
     require(softcap >= 0, "softcap", "must be 0 (off) or positive", softcap)
@@ -192,7 +190,7 @@ def decode_launches(
     max_context = longest if max_context is None else max_context
     require(0 <= max_context <= longest, "max_context", f"must lie in 0..{longest}", max_context)
 
-    sums = arithmetic(q.dtype, k_cache.dtype, target)
+    sums = arithmetic(q.dtype, k_cache.dtype, head_dim, target)
     group = query_heads // kv_heads
     tile = tile or decode_tile(
         target,
@@ -247,47 +245,6 @@ def decode_launches(
     if lse is None:
         return [attention]
     return [attention, join_launch(target_out, lse, out, target, rows=rows, query_start=query_start, query_tokens=query_tokens)]  # fmt: skip
-
-
-def _check(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_table: torch.Tensor | None,
-    context_lens: torch.Tensor,
-    out: torch.Tensor,
-    query_tokens: int,
-    rows: torch.Tensor | None,
-) -> tuple[int, int, int, int]:
-    """Validate the tensors; (rows, query heads, KV heads, head_dim)."""
-    device = q.device
-    check_tensor("q", q, shape=[None, None, None], dtypes=FLOATS, device=device)
-    tokens, query_heads, head_dim = q.shape
-    check_head_dim("q", head_dim)
-    check_tensor("k_cache", k_cache, shape=[None, None, None, head_dim], dtypes=FLOATS + QUANTIZED, device=device)
-    kv_heads = k_cache.shape[2]
-    check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), dtypes=[k_cache.dtype], device=device)
-    require(v_cache.stride() == k_cache.stride(), "v_cache", f"must have k_cache's strides {k_cache.stride()}", v_cache.stride())  # fmt: skip
-    require(
-        kv_heads > 0 and query_heads % kv_heads == 0,
-        "q",
-        f"query heads must be a multiple of the {kv_heads} KV heads",
-        query_heads,
-    )
-    check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
-    num_seqs = context_lens.shape[0]
-    if block_table is not None:
-        block_size = k_cache.shape[1]
-        require(1 <= block_size <= MAX_BLOCK_SIZE, "k_cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size)
-        check_tensor("block_table", block_table, shape=[num_seqs, None], dtypes=[torch.int32], device=device)
-    else:
-        require(k_cache.shape[0] >= num_seqs, "k_cache", f"must hold {num_seqs} sequences", tuple(k_cache.shape))
-    require(query_tokens >= 1, "query_tokens", "must be at least 1", query_tokens)
-    num_rows = num_seqs if rows is None else rows.shape[0]
-    if rows is None:
-        require(tokens == num_seqs * query_tokens, "q", f"must have {num_seqs} · {query_tokens} tokens", tokens)
-    check_tensor("out", out, shape=tuple(q.shape), dtypes=[q.dtype], device=device)
-    return num_rows, query_heads, kv_heads, head_dim
 
 
 def paged_decode_attention(

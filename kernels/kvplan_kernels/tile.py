@@ -38,8 +38,9 @@ def token_rows(table_ptr, tokens, stride_block, stride_token, PAGED: tl.constexp
     tensor the look-ups are pipelined like K and V, two tiles ahead. A scalar look-up is not, and would stall the loop.
     """
     if PAGED:
-        block = tl.load(table_ptr + tokens // BLOCK_SIZE).to(tl.int64)
-        rows = block * stride_block + tokens % BLOCK_SIZE * stride_token
+        token = tokens.to(tl.uint32)  # unsigned: a division by a power of two is then one shift
+        block = tl.load(table_ptr + token // BLOCK_SIZE).to(tl.int64)
+        rows = block * stride_block + (token % BLOCK_SIZE).to(tl.int32) * stride_token
     else:
         rows = tokens.to(tl.int64) * stride_token
     return rows
@@ -62,8 +63,6 @@ def widen(x, COMPUTE: tl.constexpr, KV_FORMAT: tl.constexpr):
 
     ``e4m3_bits`` is for hardware that cannot convert e4m3: its bits, moved to where fp16 has exponent and mantissa,
     spell value · 2^-8 exactly, subnormals included. :func:`format_factor` gives the 2^8 back, outside the loop.
-    ``int8`` goes by way of 1024 + (x + 128), which fp16 holds exactly: two integer operations and one subtraction,
-    where a conversion instruction runs at a fraction of the rate.
     """
     if KV_FORMAT == "float":
         y = x.to(COMPUTE)
@@ -73,8 +72,7 @@ def widen(x, COMPUTE: tl.constexpr, KV_FORMAT: tl.constexpr):
         bits = x.to(tl.uint16)
         y = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True).to(COMPUTE)
     else:
-        bits = (x.to(tl.uint16) ^ 0x80) | 0x6400
-        y = (bits.to(tl.float16, bitcast=True) - 1152.0).to(COMPUTE)
+        y = x.to(tl.int8, bitcast=True).to(tl.float16).to(COMPUTE)
     return y
 
 
