@@ -83,6 +83,21 @@ def decode_tile(
     return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, wanted))  # fmt: skip
 
 
+def mla_tile(target: Target, *, query_tokens: int, heads: int, latent: int, compute_bytes: int) -> Tile:
+    """The tile of latent attention: rows of latent + rope elements, read once for K and V."""
+    width = next_power_of_2(latent)
+    if compute_bytes == 4 or target.backend != "cuda" or int(target.arch) < 90:
+        most_rows = 16  # the products' operands live in registers
+    else:
+        most_rows = 64 if int(target.arch) < 100 else 32
+    pack = ceil(heads / ceil(heads * query_tokens / most_rows))
+    block_m = max(MIN_ROWS, next_power_of_2(pack * query_tokens))
+    tile_bytes = (16 if target.backend == "hip" else 32) * KIB
+    block_n = max(16, min(64, _power_of_2_below(tile_bytes // (width * compute_bytes))))
+    num_warps = 4 if compute_bytes == 4 else 8
+    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width // 2, compute_bytes, compute_bytes, 2))  # fmt: skip
+
+
 def _depth(
     target: Target, block_m: int, block_n: int, width: int, kv_bytes: int, compute_bytes: int, wanted: int
 ) -> int:
