@@ -47,7 +47,9 @@ class Grid:
         object.__setattr__(self, "values", values)
         for axis in axes:
             if not len(axis) or np.any(np.diff(axis) <= 0):
-                raise InputError("the points of an axis must ascend", field=self.name, value=axis.tolist()[:8])
+                raise InputError(
+                    "the points of an axis must ascend", field=self.name, value=axis.tolist()[:8]
+                )
         if values.shape != tuple(len(axis) for axis in axes):
             raise InputError("the table does not fit its axes", field=self.name, value=values.shape)
         if not np.all(np.isfinite(values)) or np.any(values < 0):
@@ -104,7 +106,15 @@ class StepTimes:
         layout = np.zeros((core.GRIDS, 9), np.int64)
         pieces: list[NDArray[np.float64]] = []
         end = 0
-        grids = (self.linear, self.head, self.prefill, self.decode, self.mixed, self.decode_skew, self.mixed_skew)
+        grids = (
+            self.linear,
+            self.head,
+            self.prefill,
+            self.decode,
+            self.mixed,
+            self.decode_skew,
+            self.mixed_skew,
+        )
         for row, grid in zip(layout, grids, strict=True):
             if grid is None:
                 continue
@@ -149,4 +159,6 @@ class StepTimes:
 
     def as_dict(self) -> dict[str, Any]:
         """The terms, for a summary: name to value, unit and source."""
-        return {term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms}
+        return {
+            term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms
+        }
