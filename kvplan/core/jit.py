@@ -40,10 +40,14 @@ CACHE_DIR = str(_cache_root() / _fingerprint())
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`numba.njit` with the cache above. Integer overflow wraps, division by zero raises nothing."""
+    """`numba.njit` with the cache above. Integer overflow wraps, division by zero raises nothing.
+
+    `_nrt=False` leaves Numba's reference counting out: the core allocates nothing while it runs (an allocation would
+    not compile), and passing its many arrays from function to function costs no atomic increments.
+    """
     former = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = CACHE_DIR  # read when the decorator runs; other packages keep their own folder
     try:
-        return numba.njit(cache=True, error_model="numpy")(function)
+        return numba.njit(cache=True, error_model="numpy", _nrt=False)(function)
     finally:
         numba.config.CACHE_DIR = former
