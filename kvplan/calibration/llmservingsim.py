@@ -27,7 +27,7 @@ FEED_FORWARD = {"gate_up_proj", "act_fn", "down_proj"}
 
 
 def import_llmservingsim(folder: str | Path) -> Profile:
-    """The profile in ``folder``: a ``tpN`` folder, or one that holds the CSVs, or one that holds ``tpN`` folders.
+    """The profile in ``folder``, which is a ``tpN`` folder, holds the CSVs itself, or holds ``tpN`` folders.
 
     Raises:
         InputError: no such folder, a file or column that is missing, a cell that is no number.
@@ -105,7 +105,8 @@ def _rank(folder: Path) -> RankProfile:
         Operation(str(name), *_points(rows, "sequences"), per="step", axis="samples")
         for name, rows in heads.groupby("layer", sort=True)
     ]
-    return RankProfile(tuple(operations), attention, _experts(folder / "moe.csv"), _skew(folder / "skew.csv"))
+    skew = _comparable(_skew(folder / "skew.csv"), attention)
+    return RankProfile(tuple(operations), attention, _experts(folder / "moe.csv"), skew)
 
 
 def read_table(path: Path, columns: tuple[str, ...], text: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -186,6 +187,20 @@ def _skew(path: Path) -> NDArray[np.float64]:
         return np.zeros((0, len(SKEW)))
     names = ("pc", "kp", "n", "nb", "kvs", "kv_big", "t_mean_us", "t_max_us", "t_skew_us")
     return _in_seconds(read_table(path, names)[list(names)], microseconds=3)
+
+
+def _comparable(skew: NDArray[np.float64], attention: NDArray[np.float64]) -> NDArray[np.float64]:
+    """skew.csv in attention.csv's unit: some hold the sum of their repetitions, three times the time of one.
+
+    Both tables hold decode batches of equal contexts alone (`t_max_us`), which must take the same time.
+    """
+    known = {(n, c): t for chunk, _, n, c, t in attention if chunk == 0}
+    pairs = [(row[7], known[row[2], row[5]]) for row in skew if row[0] == 0 and (row[2], row[5]) in known]
+    if pairs:
+        ratio = float(np.median([ours / theirs for ours, theirs in pairs]))
+        if round(ratio) > 1 and abs(ratio / round(ratio) - 1) < 0.05:
+            skew[:, 6:] /= round(ratio)
+    return skew
 
 
 def _borrow_experts(ranks: dict[int, RankProfile]) -> None:

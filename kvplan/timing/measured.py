@@ -14,8 +14,8 @@ from kvplan.errors import InputError
 from kvplan.timing.coefficients import Named, _coefficient
 from kvplan.timing.profile import Operation, Profile, RankProfile
 from kvplan.timing.roofline import all_reduce_seconds
-from kvplan.timing.skew import skew_grids
 from kvplan.timing.step_times import Grid, StepTimes, Term
+from kvplan.timing.tail import tail_grids
 
 if TYPE_CHECKING:
     from kvplan.catalog.architecture import ModelConfig
@@ -96,7 +96,7 @@ def from_profile(
     prefill, decode, mixed, filled = attention_grids(rank.attention, layers)
     if filled:
         warnings.append(f"timing: {filled} points of the attention table were not measured and are extended")
-    decode_skew, mixed_skew = skew_grids(rank.skew)
+    decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, layers)
     copy_s, swap_s = _moving(rank, gpu, c)
     where = profile.name
     return StepTimes(
@@ -116,8 +116,8 @@ def from_profile(
         prefill=prefill,
         decode=decode,
         mixed=mixed,
-        decode_skew=decode_skew,
-        mixed_skew=mixed_skew,
+        decode_tail=decode_tail,
+        mixed_tail=mixed_tail,
         warnings=tuple(warnings),
     )
 
@@ -150,7 +150,7 @@ def expert_seconds(experts: Rows, tokens: Points, model: ModelConfig) -> Points:
 
 
 def attention_grids(rows: Rows, layers: int) -> tuple[Grid, Grid, Grid | None, int]:
-    """(prefill, decode, mixed or None, points filled in) of a step, from the rows of one layer's attention."""
+    """(prefill, decode, mixed or None, points filled in) of a step, from one layer's attention."""
     chunk, _, count = rows[:, 0], rows[:, 1], rows[:, 2]
     prefill, a = _table(rows[(chunk > 0) & (count == 0)][:, [0, 1, 4]], "prefill", layers)
     decode, b = _table(rows[(chunk == 0) & (count > 0)][:, [2, 3, 4]], "decode", layers)
@@ -162,7 +162,7 @@ def attention_grids(rows: Rows, layers: int) -> tuple[Grid, Grid, Grid | None, i
 
 
 def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
-    """The full table of scattered points; a hole takes its nearest neighbour's value along an axis, the last first."""
+    """(the full table of scattered points, how many holes were filled): along the last axis first."""
     if not len(rows):
         raise InputError(f"the profile has no {name} attention", field="timing.profile")
     axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
@@ -178,7 +178,7 @@ def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
 
 
 def _extend(line: Points, at: Points) -> Points:
-    """Fill the holes of a line: linear between points, the last slope beyond them, the first value below them."""
+    """Fill a line's holes: linear between points, the last slope beyond them, the first value below."""
     known = np.flatnonzero(~np.isnan(line))
     if len(known) == len(line) or len(known) == 0:
         return line

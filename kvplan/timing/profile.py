@@ -6,10 +6,10 @@
      "name": "...", "machine": {...}, "versions": {...}, "model": "...", "source": {...}, "notes": [...],
      "memory": {...},                        measured memory terms, where there are any
      "ranks": {"1": {                        by tensor_parallel_size
-       "operations": [{"name": "qkv_proj", "per": "layer", "axis": "tokens", "points": [[1, 5.49e-05], ...]}, ...],
-       "attention": {"columns": [...], "rows": [[chunk, prior, rows, context, seconds], ...]},
-       "experts":   {"columns": [...], "rows": [[tokens, activated, seconds], ...]},
-       "skew":      {"columns": [...], "rows": [...]}}},
+       "operations": [{"name": "qkv_proj", "per": "layer", "axis": "tokens", "points": [[1, 5.49e-05], ...]},
+       ...], "attention": {"columns": [...], "rows": [[chunk, prior, rows, context, seconds], ...]},
+       "experts":   {"columns": [...], "rows": [[tokens, activated, seconds], ...]}, "skew":      {"columns":
+       [...], "rows": [...]}}},
      "errors": {...}}                        leave-one-out, by operation
 
 Times are seconds of one layer (``per: layer``) or of one step (``per: step``). The points are the raw ones;
@@ -74,7 +74,7 @@ def _no_rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class RankProfile:
-    """The measurements at one tensor_parallel_size: what one rank does. Tables of `ATTENTION`'s columns and so on."""
+    """What one rank does at one tensor_parallel_size; tables of `ATTENTION`'s, `EXPERTS`' and `SKEW`'s columns."""
 
     operations: tuple[Operation, ...]
     attention: NDArray[np.float64]

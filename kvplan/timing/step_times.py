@@ -94,13 +94,13 @@ class StepTimes:
     prefill: Grid | None = None
     decode: Grid | None = None
     mixed: Grid | None = None
-    decode_skew: Grid | None = None
-    mixed_skew: Grid | None = None
+    decode_tail: Grid | None = None
+    mixed_tail: Grid | None = None
     warnings: tuple[str, ...] = field(default=())
     """What a reader of the predictions should know, found while building."""
 
     def compiled(self) -> TimingTables:
-        """The arrays that `kvplan.core.step_time.step_seconds` reads. A fresh copy, with nothing noted outside."""
+        """The arrays that `step_seconds` reads: a fresh copy, with nothing noted outside."""
         from kvplan.core import step_time as core  # numba: half a second
 
         layout = np.zeros((core.GRIDS, 9), np.int64)
@@ -112,8 +112,8 @@ class StepTimes:
             self.prefill,
             self.decode,
             self.mixed,
-            self.decode_skew,
-            self.mixed_skew,
+            self.decode_tail,
+            self.mixed_tail,
         )
         for row, grid in zip(layout, grids, strict=True):
             if grid is None:
@@ -137,7 +137,7 @@ class StepTimes:
         )
 
     def beyond(self, tables: TimingTables) -> list[str]:
-        """One sentence for each axis on which a run left the measured range. Only measured models have a range."""
+        """One sentence for each axis on which a run left the range that was measured."""
         if self.kind != "measured":
             return []
         ranges = (
