@@ -60,6 +60,7 @@ def import_llmservingsim(folder: str | Path) -> Profile:
         name=f"{meta.get('hardware', folder.name)} {meta.get('model', '')}".strip(),
         ranks=ranks,
         model=str(meta.get("model", "")),
+        launch="eager" if engine.get("enforce_eager") else "",
         machine={"gpu": str(meta.get("gpu", meta.get("hardware", "")))},
         versions=versions,
         source={

@@ -262,7 +262,7 @@ def _measured_attention(timing, step):
     joint = step.prefill_rows > 0 and layout[MIXED, 1] > 0
     seconds = _decode_part(grids, layout, joint, chunk, prior, rows, mean)
     if longest > mean and layout[DECODE_TAIL, 1] > 0:
-        seconds += _tail(grids, layout, step, joint, chunk, prior)
+        seconds += _tail(grids, layout, step, joint, chunk, prior, seconds)
     if step.prefill_rows > 0 and not joint:
         seconds += grid2(grids, layout, PREFILL, chunk, prior)
     return seconds
@@ -277,30 +277,34 @@ def _decode_part(grids, layout, joint, chunk, prior, rows, context):
 
 
 @compiled
-def _tail(grids, layout, step, joint, chunk, prior):
-    """Seconds that the longest rows add beyond the batch at their mean.
+def _tail(grids, layout, step, joint, chunk, prior, at_mean):
+    """Seconds that the longest rows add to ``at_mean``, the time had all decode rows the mean context.
 
-    A kernel walks each sequence with a few thread blocks. While many sequences are left they share the
-    device's bandwidth, and only their sum counts; the last ones go on at the speed of their own blocks. The
-    batch is taken as one of two lengths (`long_share`): its long rows' rest takes the longer of the two, and
-    the bandwidth's share of it is in the time at the mean already.
+    A kernel walks each sequence with a few thread blocks, at ``alone`` seconds a token. While many sequences
+    are left they share the device's bandwidth, ``shared`` seconds a token each, and only the sum of the
+    contexts counts; when j are left a token takes max(alone, j · shared). The contexts are taken as one at
+    the longest and the others evenly spread, with the batch's mean and variance.
     """
     rows = float(step.decode_rows)
     longest = float(step.decode_context_max)
-    share = long_share(rows, float(step.decode_context), float(step.decode_context_squares), longest)
-    if share >= 1.0:
-        return 0.0
-    others = (step.decode_context - share * rows * longest) / (rows * (1.0 - share))
+    mean = step.decode_context / rows
     if joint and layout[MIXED_TAIL, 1] > 0:
-        a_token = grid4(grids, layout, MIXED_TAIL, chunk, prior, rows, longest)
+        alone = grid4(grids, layout, MIXED_TAIL, chunk, prior, rows, longest)
     else:
-        a_token = grid2(grids, layout, DECODE_TAIL, rows, longest)
-    alone = a_token * (longest - others)
-    together = share * (
-        _decode_part(grids, layout, joint, chunk, prior, rows, longest)
-        - _decode_part(grids, layout, joint, chunk, prior, rows, others)
+        alone = grid2(grids, layout, DECODE_TAIL, rows, longest)
+    at_longest = _decode_part(grids, layout, joint, chunk, prior, rows, longest)
+    shared = (at_longest - at_mean) / (rows * (longest - mean))
+    if alone <= shared or shared <= 0.0:
+        return 0.0
+    others = rows - 1.0
+    middle = (step.decode_context - longest) / others
+    squares = float(step.decode_context_squares) - longest * longest
+    half = np.sqrt(max(3.0 * (squares / others - middle * middle), 0.0))
+    second = min(middle + half, longest)
+    spacing = 2.0 * half / others
+    return (alone - shared) * (longest - second) + spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (
+        2.0 * shared
     )
-    return max(alone - together, 0.0)
 
 
 @compiled

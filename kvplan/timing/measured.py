@@ -33,6 +33,13 @@ class ProfileCoefficients(Named):
         0.0, "s a step", "host time: hidden behind the device where scheduling is asynchronous"
     )
     layer_s: float = _coefficient(0.0, "s a layer", "gaps between kernels: none inside a CUDA graph")
+    graph_overlap: float = _coefficient(
+        1.0,
+        "of a kernel's fixed time",
+        "start and drain of a kernel that was timed alone (the least time of any kernel of the profile), "
+        "which replay from a CUDA graph hides; only where the profile was measured in eager mode",
+    )
+    graph_tokens: float = _coefficient(512.0, "tokens", "largest step replayed from a graph: vLLM's")
     row_s: float = _coefficient(0.0, "s a sequence", "host work a sequence, hidden as well")
     all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; only under TP")
     link_efficiency: float = _coefficient(
@@ -73,9 +80,11 @@ def from_profile(
     points = [op.at for op in linear_ops] + ([np.unique(rank.experts[:, 0])] if len(rank.experts) else [])
     tokens = np.unique(np.concatenate(points))
     moe_layers = sum(layer.feed_forward == "moe" for layer in model.layers)
+    hidden_s = c.graph_overlap * _smallest_kernel(rank) if profile.launch == "eager" else 0.0
+    hidden = np.where(tokens <= c.graph_tokens, hidden_s, 0.0)
     linear = np.full_like(tokens, layers * c.layer_s)
     for op in linear_ops:
-        linear += _times(op, model) * np.interp(tokens, op.at, op.seconds)
+        linear += _times(op, model) * np.maximum(np.interp(tokens, op.at, op.seconds) - hidden, 0.0)
     if len(rank.experts):
         linear += moe_layers * expert_seconds(rank.experts, tokens, model)
     elif moe_layers:
@@ -84,8 +93,10 @@ def from_profile(
         )
     if gpu is not None and tensor_parallel_size > 1:
         link = (gpu.nvlink_bytes_per_s or gpu.link_bytes_per_s) * c.link_efficiency
-        hidden = model.hidden_size * dtype_bytes(model.dtype)
-        linear += 2 * layers * all_reduce_seconds(tokens, hidden, tensor_parallel_size, link, c.all_reduce_s)
+        state_bytes = model.hidden_size * dtype_bytes(model.dtype)
+        linear += (
+            2 * layers * all_reduce_seconds(tokens, state_bytes, tensor_parallel_size, link, c.all_reduce_s)
+        )
 
     head_ops = [op for op in rank.operations if op.axis == "samples"]
     samples = np.unique(np.concatenate([op.at for op in head_ops])) if head_ops else np.array([1.0])
@@ -96,6 +107,8 @@ def from_profile(
     prefill, decode, mixed, filled = attention_grids(rank.attention, layers)
     if filled:
         warnings.append(f"timing: {filled} points of the attention table were not measured and are extended")
+    # Decode alone is one graph, attention included; beside a prefill attention runs between two graphs.
+    decode = Grid(decode.axes, np.maximum(decode.values - layers * hidden_s, 0.0), decode.name)
     decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, layers)
     copy_s, swap_s = _moving(rank, gpu, c)
     where = profile.name
@@ -105,6 +118,7 @@ def from_profile(
             Term("linear_points", float(len(tokens)), "token counts", where),
             Term("attention_points", float(len(rank.attention)), "measured", where),
             Term("skew_points", float(len(rank.skew)), "measured", where),
+            Term("smallest_kernel_s", _smallest_kernel(rank), "s", where),
             *c.terms(),
         ),
         step_s=c.step_s,
@@ -120,6 +134,11 @@ def from_profile(
         mixed_tail=mixed_tail,
         warnings=tuple(warnings),
     )
+
+
+def _smallest_kernel(rank: RankProfile) -> float:
+    """The least time of any kernel of a layer: what starting and draining one costs."""
+    return min((float(op.seconds.min()) for op in rank.operations if op.per == "layer"), default=0.0)
 
 
 def _last(name: str) -> str:

@@ -3,7 +3,8 @@
 ::
 
     {"schema": "kvplan-profile/1",
-     "name": "...", "machine": {...}, "versions": {...}, "model": "...", "source": {...}, "notes": [...],
+     "name": "...", "model": "...", "launch": "eager",
+     "machine": {...}, "versions": {...}, "source": {...}, "notes": [...],
      "memory": {...},                        measured memory terms, where there are any
      "ranks": {"1": {                        by tensor_parallel_size
        "operations": [{"name": "qkv_proj", "per": "layer", "axis": "tokens", "points": [[1, 5.49e-05], ...]},
@@ -74,7 +75,7 @@ def _no_rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class RankProfile:
-    """What one rank does at one tensor_parallel_size; tables of `ATTENTION`'s, `EXPERTS`' and `SKEW`'s columns."""
+    """What one rank does at one tensor_parallel_size; tables with the columns of `ATTENTION` and so on."""
 
     operations: tuple[Operation, ...]
     attention: NDArray[np.float64]
@@ -89,6 +90,8 @@ class Profile:
     name: str
     ranks: Mapping[int, RankProfile]
     model: str = ""
+    launch: Literal["eager", "graph", ""] = ""
+    """How the measured kernels were launched: one by one, or replayed from a CUDA graph; empty: not said."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -120,6 +123,7 @@ def write_profile(profile: Profile, path: str | Path) -> None:
         "schema": SCHEMA,
         "name": profile.name,
         "model": profile.model,
+        "launch": profile.launch,
         "machine": dict(profile.machine),
         "versions": dict(profile.versions),
         "source": dict(profile.source),
@@ -166,6 +170,7 @@ def read_profile(path: str | Path) -> Profile:
             name=document["name"],
             ranks={int(tp): _rank_from_json(rank) for tp, rank in document["ranks"].items()},
             model=document.get("model", ""),
+            launch=document.get("launch", ""),
             machine=document.get("machine", {}),
             versions=document.get("versions", {}),
             source=document.get("source", {}),
