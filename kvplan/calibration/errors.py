@@ -38,8 +38,8 @@ class LeaveOneOut:
 def leave_one_out(rank: RankProfile) -> list[LeaveOneOut]:
     """One row for each operation and for each axis of the attention tables, and one for unequal contexts.
 
-    A point on the edge of a table cannot be left out. On a grid whose points double, the neighbours used here lie
-    twice as far apart as those that a prediction uses: the true error is smaller.
+    A point on the edge of a table cannot be left out. On a grid whose points double, the neighbours used here
+    lie twice as far apart as those that a prediction uses: the true error is smaller.
     """
     rows = [_summed(op.name, _along(op.seconds, op.at, 0)) for op in rank.operations]
     try:
@@ -97,7 +97,8 @@ def _along(values: NDArray[np.float64], at: NDArray[np.float64], axis: int) -> N
 
 
 def _unequal(rank: RankProfile, prefill: Grid, decode: Grid, mixed: Grid | None) -> NDArray[np.float64]:
-    """Of the batches of two lengths, as `step_seconds` prices them. Those that fitted the tail are among them."""
+    """Of the batches of two lengths, as `step_seconds` prices them. Those that fitted the tail are among
+    them."""
     from kvplan.core.step_time import STEP_LOAD, step_seconds
 
     decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, 1)

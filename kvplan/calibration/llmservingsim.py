@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.calibration.tables import read_table
 from kvplan.errors import InputError
 from kvplan.timing.profile import EXPERTS, SKEW, Operation, Profile, RankProfile
 
@@ -108,44 +109,6 @@ def _rank(folder: Path) -> RankProfile:
     ]
     skew = _comparable(_skew(folder / "skew.csv"), attention)
     return RankProfile(tuple(operations), attention, _experts(folder / "moe.csv"), skew)
-
-
-def read_table(path: Path, columns: tuple[str, ...], text: tuple[str, ...] = ()) -> pd.DataFrame:
-    """A CSV with at least these columns, those not in ``text`` as numbers.
-
-    Raises:
-        InputError: missing file or column; a cell that is no number, with its line.
-    """
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(path, skipinitialspace=True)
-    except FileNotFoundError:
-        raise InputError("missing file of the profile", source=str(path)) from None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as CSV: {error}", source=str(path)) from None
-    for column in columns:
-        if column not in table.columns:
-            raise InputError(
-                "missing column", field=column, source=str(path), hint="found " + ", ".join(table.columns)
-            )
-        if column in text:
-            continue
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        bad = numbers.isna() | np.isinf(numbers) | (numbers < 0)
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise InputError(
-                "not a number >= 0",
-                field=column,
-                value=table[column].iloc[row],
-                source=str(path),
-                line=row + 2,
-            )
-        table[column] = numbers.astype(float)
-    if table.empty:
-        raise InputError("the table has no rows", source=str(path))
-    return table
 
 
 def _points(rows: pd.DataFrame, axis: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

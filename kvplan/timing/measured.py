@@ -189,17 +189,17 @@ def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
     place = tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))
     values[place] = rows[:, -1] * layers
     holes = int(np.isnan(values).sum())
-    for axis in reversed(range(values.ndim)):
-        if not np.isnan(values).any():
-            break
-        values = np.apply_along_axis(_extend, axis, values, axes[axis])
+    for least in (2, 1):  # a line with one point says nothing of its slope: its neighbours come first
+        for axis in reversed(range(values.ndim)):
+            if np.isnan(values).any():
+                values = np.apply_along_axis(_extend, axis, values, axes[axis], least)
     return Grid(axes, values, name), holes
 
 
-def _extend(line: Points, at: Points) -> Points:
-    """Fill a line's holes: linear between points, the last slope beyond them, the first value below."""
+def _extend(line: Points, at: Points, least: int) -> Points:
+    """Fill a line of at least so many points: linear between them, the last slope beyond, the first below."""
     known = np.flatnonzero(~np.isnan(line))
-    if len(known) == len(line) or len(known) == 0:
+    if len(known) == len(line) or len(known) < least:
         return line
     filled = np.interp(at, at[known], line[known])
     if len(known) > 1:
