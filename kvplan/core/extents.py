@@ -229,4 +229,3 @@ def settle_extent(core: Core, request: int) -> None:
     s.never_slots += never - r.never_slots
     r.used_slots = used
     r.never_slots = never
-

@@ -308,4 +308,3 @@ def record_tokens(core: Core, record: Record, entries: NDArray[Any], count: int,
         same += entry.sequences
     if same > 0:
         record_gap(record, now - last, same)
-

@@ -73,8 +73,8 @@ stretch of pure decode every row attends one token more with each step, and noth
 `advance_decode` moves a load on.
 """
 
-LINEAR, HEAD, PREFILL, DECODE, MIXED, DECODE_SKEW, MIXED_SKEW = (np.int64(i) for i in range(7))
-"""The grids of a step-time model: tables of seconds (the last two: of shares) over 1, 2 or 4 axes.
+LINEAR, HEAD, PREFILL, DECODE, MIXED, DECODE_TAIL, MIXED_TAIL = (np.int64(i) for i in range(7))
+"""The grids of a step-time model: tables of seconds over 1, 2 or 4 axes.
 
 ===========  ==========================================================================================
 LINEAR       by tokens in the step
@@ -82,14 +82,15 @@ HEAD         by rows that sample
 PREFILL      attention of prefill alone, one row: by its tokens, by the tokens computed before it
 DECODE       attention of decode alone, equal contexts: by rows, by the tokens each attends
 MIXED        attention of a step of both: PREFILL's axes, then DECODE's; absent: the sum of the two
-DECODE_SKEW  what unequal contexts cost: the part of the way from the time at the mean context to the time at
-             the longest one; by decode rows, by the share of them that is long
-MIXED_SKEW   the same in a mixed step
+DECODE_TAIL  what unequal contexts cost: seconds a token that the longest rows go on alone, when the others
+are
+             done and too few are left to fill the device; by decode rows, by the longest context
+MIXED_TAIL   the same in a mixed step; PREFILL's axes, then decode rows and the longest context
 ===========  ==========================================================================================
 """
 GRIDS = 7
 FIRST, SECOND = (np.int64(i) for i in range(2))
-"""Axes of a grid."""
+"""Axes of a grid. np.int64, so that Numba compiles a function once, not once for each value."""
 STEP_S, ROW_S, COPY_S_PER_BYTE, SWAP_S_PER_BYTE = (np.int64(i) for i in range(4))
 FIXED = 4
 WINDOW, READ_S, PREFILL_PAIR_S, DECODE_PAIR_S, ATTENTION_STEP_S = (np.int64(i) for i in range(5))
@@ -232,8 +233,8 @@ def _one_prefill(step):
     """(tokens, prior) of the one prefill row that stands for all of a step's.
 
     One row stands for itself. Several are priced as one row with as many query-key pairs: of all their tokens
-    and the prior that makes up the pairs or, where all their tokens in one row would already have more pairs, of
-    fewer tokens and no prior.
+    and the prior that makes up the pairs or, where all their tokens in one row would already have more
+    pairs, of fewer tokens and no prior.
     """
     if step.prefill_rows == 1:
         return float(step.prefill_tokens), float(step.prefill_prior)
@@ -260,24 +261,52 @@ def _measured_attention(timing, step):
     longest = float(step.decode_context_max)
     _note(timing, ROWS_OUT, DECODE, FIRST, rows)
     _note(timing, CONTEXT_OUT, DECODE, SECOND, longest)
-    apart = 0.0
-    joint = step.prefill_rows > 0
-    if joint and layout[MIXED, 1] == 0:
-        apart = grid2(grids, layout, PREFILL, chunk, prior)
-        joint = False
+    joint = step.prefill_rows > 0 and layout[MIXED, 1] > 0
+    seconds = _decode_part(grids, layout, joint, chunk, prior, rows, mean)
+    if longest > mean and layout[DECODE_TAIL, 1] > 0:
+        seconds += _tail(grids, layout, step, joint, chunk, prior, seconds)
+    if step.prefill_rows > 0 and not joint:
+        seconds += grid2(grids, layout, PREFILL, chunk, prior)
+    return seconds
+
+
+@inner
+def _decode_part(grids, layout, joint, chunk, prior, rows, context):
+    """Attention of equal decode rows, with the prefill beside them when both were measured together."""
     if joint:
-        seconds = grid4(grids, layout, MIXED, chunk, prior, rows, mean)
+        return grid4(grids, layout, MIXED, chunk, prior, rows, context)
+    return grid2(grids, layout, DECODE, rows, context)
+
+
+@inner
+def _tail(grids, layout, step, joint, chunk, prior, at_mean):
+    """Seconds that the longest rows add to ``at_mean``, the time had all decode rows the mean context.
+
+    A kernel walks each sequence with a few thread blocks, at ``alone`` seconds a token. While many sequences
+    are left they share the device's bandwidth, ``shared`` seconds a token each, and only the sum of the
+    contexts counts; when j are left a token takes max(alone, j · shared). The contexts are taken as one at
+    the longest and the others evenly spread, with the batch's mean and variance.
+    """
+    rows = float(step.decode_rows)
+    longest = float(step.decode_context_max)
+    mean = step.decode_context / rows
+    if joint and layout[MIXED_TAIL, 1] > 0:
+        alone = grid4(grids, layout, MIXED_TAIL, chunk, prior, rows, longest)
     else:
-        seconds = grid2(grids, layout, DECODE, rows, mean)
-    skew = MIXED_SKEW if joint else DECODE_SKEW
-    if longest > mean and layout[skew, 1] > 0:
-        share = long_share(rows, step.decode_context, step.decode_context_squares, longest)
-        if joint:
-            at_longest = grid4(grids, layout, MIXED, chunk, prior, rows, longest)
-        else:
-            at_longest = grid2(grids, layout, DECODE, rows, longest)
-        seconds += grid2(grids, layout, skew, rows, share) * max(at_longest - seconds, 0.0)
-    return seconds + apart
+        alone = grid2(grids, layout, DECODE_TAIL, rows, longest)
+    at_longest = _decode_part(grids, layout, joint, chunk, prior, rows, longest)
+    shared = (at_longest - at_mean) / (rows * (longest - mean))
+    if alone <= shared or shared <= 0.0:
+        return 0.0
+    others = rows - 1.0
+    middle = (step.decode_context - longest) / others
+    squares = float(step.decode_context_squares) - longest * longest
+    half = np.sqrt(max(3.0 * (squares / others - middle * middle), 0.0))
+    second = min(middle + half, longest)
+    spacing = 2.0 * half / others
+    return (alone - shared) * (longest - second) + spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (
+        2.0 * shared
+    )
 
 
 @inner
@@ -291,7 +320,7 @@ def _windowed_context(step, window):
     if longest <= window:
         return total
     rows = float(step.decode_rows)
-    share = long_share(rows, step.decode_context, step.decode_context_squares, longest)
+    share = long_share(rows, total, step.decode_context_squares, longest)
     if share >= 1.0:
         return rows * window
     others = (total - share * rows * longest) / (rows * (1.0 - share))
