@@ -20,16 +20,12 @@ from kvplan.environment import debug_wanted
 from kvplan.errors import KvplanError
 
 COMMANDS = {
-    "simulate": Target(
-        "kvplan.commands.simulate:simulate", "Replay a trace and say where the KV memory went"
-    ),
+    "simulate": Target("kvplan.commands.simulate:simulate", "Replay a trace and say where the KV memory went"),
     "schema": Target("kvplan.commands.schema:schema", "Print the JSON schema of a scenario"),
 }
 """Name to where it is and what it does. A command's module is imported when it is called, not before."""
 
-A_BUG = (
-    "this is a bug: please report it with the command and its input (KVPLAN_DEBUG=1 shows where it happened)"
-)
+A_BUG = "this is a bug: please report it with the command and its input (KVPLAN_DEBUG=1 shows where it happened)"
 
 
 def _version(asked: bool) -> None:

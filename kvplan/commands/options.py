@@ -13,9 +13,7 @@ import typer
 from kvplan.scenario import Leaf, Scenario
 
 
-def scenario_options(
-    *, without: Collection[str] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def scenario_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option for each leaf of the schema.
 
     The command must take ``overrides``: the given leaves by dotted key, as `load_scenario` wants them.
@@ -27,9 +25,7 @@ def scenario_options(
         @functools.wraps(command)
         def with_options(**given: Any) -> None:
             overrides = {
-                leaf.key: leaf.parse(word)
-                for leaf in chosen
-                if (word := given.pop(leaf.parameter)) is not None
+                leaf.key: leaf.parse(word) for leaf in chosen if (word := given.pop(leaf.parameter)) is not None
             }
             command(**given, overrides=overrides)
 

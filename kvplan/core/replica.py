@@ -73,9 +73,13 @@ def _free_queue(num_blocks: int, block_size: int) -> NDArray[np.void]:
     blocks = np.zeros(num_blocks + 1, state.BLOCK)
     ids = np.arange(num_blocks + 1, dtype=np.int32)
     blocks["next"], blocks["prev"] = ids + 1, ids - 1
-    blocks["next"][num_blocks], blocks["prev"][num_blocks] = (1, num_blocks - 1) if num_blocks > 1 else (
-        num_blocks,
-        num_blocks,
+    blocks["next"][num_blocks], blocks["prev"][num_blocks] = (
+        (1, num_blocks - 1)
+        if num_blocks > 1
+        else (
+            num_blocks,
+            num_blocks,
+        )
     )
     if num_blocks > 1:
         blocks["prev"][1] = num_blocks

@@ -104,7 +104,9 @@ class Settings:
             ("admission", ADMISSION),
         ):
             if getattr(self, name) not in allowed:
-                raise InputError(f"must be one of {', '.join(allowed)}", field=name, value=getattr(self, name))
+                raise InputError(
+                    f"must be one of {', '.join(allowed)}", field=name, value=getattr(self, name)
+                )
         for name in ("block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
@@ -131,7 +133,11 @@ class Settings:
         for together, field, why in (
             (self.enable_prefix_caching and not self.paged, "enable_prefix_caching", "needs layout: paged"),
             (self.preemption == "swap" and not self.paged, "preemption", "swap needs layout: paged"),
-            (self.preemption == "swap" and self.async_scheduling, "preemption", "swap excludes async_scheduling"),
+            (
+                self.preemption == "swap" and self.async_scheduling,
+                "preemption",
+                "swap excludes async_scheduling",
+            ),
             (
                 self.batching == "static" and self.async_scheduling,
                 "batching",

@@ -78,17 +78,11 @@ class Cache(Section):
 class Scheduler(Section):
     """The rules of one replica's scheduler, vLLM V1's."""
 
-    max_model_len: HumanCount | None = Field(
-        None, description="longest prompt + output, tokens (32K = 32768)"
-    )
+    max_model_len: HumanCount | None = Field(None, description="longest prompt + output, tokens (32K = 32768)")
     max_num_seqs: Count | None = Field(None, description="most sequences that run at once")
     max_num_batched_tokens: HumanCount | None = Field(None, description="most tokens computed in a step")
-    enable_chunked_prefill: bool | None = Field(
-        None, description="a prompt may be computed over several steps"
-    )
-    scheduling_policy: Literal["fcfs", "priority"] = Field(
-        "fcfs", description="who runs first and who is preempted"
-    )
+    enable_chunked_prefill: bool | None = Field(None, description="a prompt may be computed over several steps")
+    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="who runs first and who is preempted")
     long_prefill_token_threshold: int = Field(
         0, ge=0, description="most tokens of one prompt in a step while others exist; 0: no such limit"
     )

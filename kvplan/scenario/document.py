@@ -121,9 +121,7 @@ def _checked_json(text: str, source: str) -> str:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not JSON: {error.msg}", source=source, line=error.lineno, column=error.colno
-        ) from error
+        raise InputError(f"is not JSON: {error.msg}", source=source, line=error.lineno, column=error.colno) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", source=source) from error
     return _JSON_ESCAPE.sub(_unescaped, text.replace("\t", " "))

@@ -70,9 +70,7 @@ def _one(detail: ErrorDetails, model: type[BaseModel], origin: Origin) -> InputE
         message = detail["msg"]
     hint = None
     if kind == "literal_error" and isinstance(value, str):
-        choice = nearest(
-            value, [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")]
-        )
+        choice = nearest(value, [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")])
         hint = choice and f"did you mean {choice!r}?"
     elif kind == "string_type" and isinstance(value, int | float):
         hint = f'put it in quotes: "{value}"'
@@ -87,9 +85,7 @@ def _unknown_key(path: tuple[str | int, ...], model: type[BaseModel], origin: Or
         return origin.error(path, "unknown key", at_key=True, hint=f"did you mean {close!r}?")
     elsewhere = [*path[:-1], *_home_of(key, model)]
     if len(elsewhere) > len(path):
-        return origin.error(
-            path, "unknown key here", at_key=True, hint=f"it belongs at {dotted(tuple(elsewhere))}"
-        )
+        return origin.error(path, "unknown key here", at_key=True, hint=f"it belongs at {dotted(tuple(elsewhere))}")
     return origin.error(path, "unknown key", at_key=True, hint=f"known here: {', '.join(known)}")
 
 

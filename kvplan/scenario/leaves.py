@@ -59,9 +59,7 @@ class Leaf:
     def metavar(self) -> str:
         if self.kind == "choice":
             return "|".join(self.choices) if len(self.choices) <= _MOST_CHOICES else "NAME"
-        return {"number": "NUMBER", "mapping": "KEY=VALUE,...", "reference": "NAME|PATH|{...}"}.get(
-            self.kind, "TEXT"
-        )
+        return {"number": "NUMBER", "mapping": "KEY=VALUE,...", "reference": "NAME|PATH|{...}"}.get(self.kind, "TEXT")
 
     @property
     def help(self) -> str:
@@ -158,7 +156,5 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
 
 def _model_of(field: FieldInfo) -> type[BaseModel]:
     return next(
-        kind
-        for kind in _plain_types(field.annotation)
-        if isinstance(kind, type) and issubclass(kind, BaseModel)
+        kind for kind in _plain_types(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)
     )

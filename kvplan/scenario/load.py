@@ -95,9 +95,7 @@ def _holds_scenario(path: Path) -> bool:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return False  # read_trace says what is wrong with it
-    return isinstance(value, dict) and (
-        _is_summary(value) or len(value.keys() & Scenario.model_fields.keys()) >= 2
-    )
+    return isinstance(value, dict) and (_is_summary(value) or len(value.keys() & Scenario.model_fields.keys()) >= 2)
 
 
 def _is_summary(value: Any) -> bool:

@@ -86,6 +86,4 @@ def dotted(path: tuple[Key, ...]) -> str:
 def steps(text: str) -> tuple[Key, ...]:
     """``requests[3].prompt`` as ``("requests", 3, "prompt")``."""
     words = text.replace("[", ".[").split(".")
-    return tuple(
-        int(word[1:-1]) if word[:1] == "[" and word[1:-1].isdigit() else word for word in words if word
-    )
+    return tuple(int(word[1:-1]) if word[:1] == "[" and word[1:-1].isdigit() else word for word in words if word)

@@ -115,9 +115,7 @@ class Scenario(Section):
 
     def _runs(self) -> list[tuple[str, Scenario]]:
         base = self.model_copy(update={"variants": (), "sweep": {}})
-        deployment = self.model_dump(
-            exclude_unset=True, exclude={"name", "requests", "workload", "variants", "sweep"}
-        )
+        deployment = self.model_dump(exclude_unset=True, exclude={"name", "requests", "workload", "variants", "sweep"})
         runs = [(self.name, base)]
         for place, variant in enumerate(self.variants):
             origin = self._origin.for_variant(place)
@@ -229,11 +227,7 @@ class Scenario(Section):
 
     def _rebase(self, mapping: dict[str, Any], folder: Path) -> None:
         def moved(text: str) -> str:
-            return (
-                text
-                if Path(text).is_absolute()
-                else Path(os.path.relpath(self.path(text), folder)).as_posix()
-            )
+            return text if Path(text).is_absolute() else Path(os.path.relpath(self.path(text), folder)).as_posix()
 
         for part in [mapping, *mapping["variants"]]:
             if isinstance(model := part.get("model"), str) and self.path(model).exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any
 
@@ -14,9 +15,7 @@ _HUMAN_INT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT])")
 class Section(BaseModel):
     """Strict: ``"32"``, ``32.0`` and ``true`` are no integers. Finite: no NaN, no infinity."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 def human_readable_int(value: Any) -> Any:
@@ -31,15 +30,27 @@ def human_readable_int(value: Any) -> Any:
 
 
 def name_or_mapping(value: Any) -> Any:
-    if isinstance(value, dict) or (isinstance(value, str) and value.strip()):
+    if isinstance(value, dict) and value:
+        return json_mapping(value)
+    if isinstance(value, str) and value.strip():
         return value
     raise ValueError("must be a name or a mapping")
 
 
+def json_mapping(value: Any) -> Any:
+    """A free-form mapping: whoever reads it knows its keys, but it must survive being written as JSON."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError("must hold text, finite numbers, true, false, lists and mappings only") from error
+    return value
+
+
 Count = Annotated[int, Field(ge=1)]
-HumanCount = Annotated[
-    int, Field(ge=1), BeforeValidator(human_readable_int, json_schema_input_type=int | str)
-]
+HumanCount = Annotated[int, Field(ge=1), BeforeValidator(human_readable_int, json_schema_input_type=int | str)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Reference = Annotated[str | dict[str, Any], BeforeValidator(name_or_mapping)]
 """A name of the catalogue, a path, or the thing itself as a mapping."""
+
+FreeMapping = Annotated[dict[str, Any], BeforeValidator(json_mapping)]
+"""A mapping whose keys another module knows."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kvplan.scenario.section import Count, Section
+from kvplan.scenario.section import Count, FreeMapping, Section
 
 
 def _label(value: Any) -> Any:
@@ -31,13 +31,9 @@ class Request(Section):
     arrival: float = Field(0.0, ge=0.0, description="seconds from the start")
     prompt: Count = Field(description="prompt tokens")
     output: Count = Field(description="tokens it will generate")
-    priority: int = Field(
-        0, ge=-(2**31), lt=2**31, description="smaller runs first, under scheduling_policy priority"
-    )
+    priority: int = Field(0, ge=-(2**31), lt=2**31, description="smaller runs first, under scheduling_policy priority")
     prefix: Prefix | None = Field(None, description="what its prompt begins with")
-    session: Label | None = Field(
-        None, description="a later turn of a session begins with all of the former turn"
-    )
+    session: Label | None = Field(None, description="a later turn of a session begins with all of the former turn")
     n: Count = Field(1, description="parallel samples")
     beam_width: int = Field(0, ge=0, description="beams; 0: no beam search")
 
@@ -45,10 +41,8 @@ class Request(Section):
 class Workload(Section):
     """A trace from a file, or a generated one."""
 
-    file: str | None = Field(
-        None, description="a trace file, relative to the scenario; any format kvplan reads"
-    )
-    synthetic: dict[str, Any] | None = Field(None, description="how lengths, arrivals and prefixes are drawn")
+    file: str | None = Field(None, description="a trace file, relative to the scenario; any format kvplan reads")
+    synthetic: FreeMapping | None = Field(None, description="how lengths, arrivals and prefixes are drawn")
     format: str | None = Field(None, description="the file's format, where it should not be detected")
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
         None, description="unit of the file's arrival column, where it should not be detected"
@@ -62,9 +56,7 @@ class Workload(Section):
         None, description="tokens of an answer, for a file that does not say how long answers are"
     )
     block_size: Count | None = Field(None, description="tokens in a block of the file's hash ids")
-    tokenizer: str | None = Field(
-        None, description="a tokenizer's folder, file or name, for a file that holds text"
-    )
+    tokenizer: str | None = Field(None, description="a tokenizer's folder, file or name, for a file that holds text")
 
     @model_validator(mode="after")
     def _one_source(self) -> Workload:

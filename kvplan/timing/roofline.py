@@ -1,8 +1,9 @@
 """Step times from a model's shape and a GPU's data sheet, when nobody has measured.
 
-A step reads every weight once (of routed experts only those that its tokens chose), reads the K and V that its
-rows attend, and computes; each part takes the longer of its bytes over bandwidth and its FLOPs over peak, both times
-the share of the peak that engines reach. What remains (launches, host, all-reduce latency) is a coefficient each.
+A step reads every weight once (of routed experts only those that its tokens chose), reads the K and V that
+its rows attend, and computes; each part takes the longer of its bytes over bandwidth and its FLOPs over
+peak, both times the share of the peak that engines reach. What remains (launches, host, all-reduce latency)
+is a coefficient each.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def roofline(
         linear += (pipeline_parallel_size - 1) * (c.all_reduce_s + TOKENS * hidden_bytes / link)
 
     head = head_work(model, tp)
-    kv_bytes = dtype_bytes(model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype")
+    kv_bytes = dtype_bytes(
+        model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype"
+    )
     groups, row_s = attention_groups(model, tp, kv_bytes, rank.kv_bytes_per_s, rank.attention_flops)
     shape = "from the model's shape"
     return StepTimes(

@@ -47,7 +47,9 @@ class Grid:
         object.__setattr__(self, "values", values)
         for axis in axes:
             if not len(axis) or np.any(np.diff(axis) <= 0):
-                raise InputError("the points of an axis must ascend", field=self.name, value=axis.tolist()[:8])
+                raise InputError(
+                    "the points of an axis must ascend", field=self.name, value=axis.tolist()[:8]
+                )
         if values.shape != tuple(len(axis) for axis in axes):
             raise InputError("the table does not fit its axes", field=self.name, value=values.shape)
         if not np.all(np.isfinite(values)) or np.any(values < 0):
@@ -92,19 +94,27 @@ class StepTimes:
     prefill: Grid | None = None
     decode: Grid | None = None
     mixed: Grid | None = None
-    decode_skew: Grid | None = None
-    mixed_skew: Grid | None = None
+    decode_tail: Grid | None = None
+    mixed_tail: Grid | None = None
     warnings: tuple[str, ...] = field(default=())
     """What a reader of the predictions should know, found while building."""
 
     def compiled(self) -> TimingTables:
-        """The arrays that `kvplan.core.step_time.step_seconds` reads. A fresh copy, with nothing noted outside."""
+        """The arrays that `step_seconds` reads: a fresh copy, with nothing noted outside."""
         from kvplan.core import step_time as core  # numba: half a second
 
         layout = np.zeros((core.GRIDS, 9), np.int64)
         pieces: list[NDArray[np.float64]] = []
         end = 0
-        grids = (self.linear, self.head, self.prefill, self.decode, self.mixed, self.decode_skew, self.mixed_skew)
+        grids = (
+            self.linear,
+            self.head,
+            self.prefill,
+            self.decode,
+            self.mixed,
+            self.decode_tail,
+            self.mixed_tail,
+        )
         for row, grid in zip(layout, grids, strict=True):
             if grid is None:
                 continue
@@ -127,7 +137,7 @@ class StepTimes:
         )
 
     def beyond(self, tables: TimingTables) -> list[str]:
-        """One sentence for each axis on which a run left the measured range. Only measured models have a range."""
+        """One sentence for each axis on which a run left the range that was measured."""
         if self.kind != "measured":
             return []
         ranges = (
@@ -149,4 +159,6 @@ class StepTimes:
 
     def as_dict(self) -> dict[str, Any]:
         """The terms, for a summary: name to value, unit and source."""
-        return {term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms}
+        return {
+            term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms
+        }

@@ -48,7 +48,7 @@ class Experts:
 
 
 def matrix(model: ModelConfig, part: str, elements: float) -> Work:
-    """A weight matrix of ``elements`` of the named part (quantization.excluded's words), its bytes and FLOPs."""
+    """A weight matrix of ``elements``; ``part`` is one of quantization.excluded's words."""
     bits = 8 * dtype_bytes(model.dtype)
     fp8 = False
     if model.quantization is not None and part not in model.quantization.excluded:

@@ -11,6 +11,9 @@ from kvplan.trace.trace import Longs
 _LIKELY = (512, 16, 64, 128, 256, 32, 1024, 2048)
 """Block sizes in use, the likeliest first: Mooncake, vLLM and Bailian, WEKA, then others."""
 
+_ROWS_THAT_TELL = 2
+"""One row fits many sizes; so few rows do not speak against the format's own."""
+
 
 @dataclass(frozen=True)
 class BlockRule:
@@ -33,11 +36,11 @@ def infer_block_rule(prompt_tokens: Longs, ids_per_row: Longs, expected: int | N
     some = ids_per_row > 0
     prompt, count = prompt_tokens[some], ids_per_row[some]
     candidates = [expected] if expected else []
-    candidates += [size for size in _LIKELY if size != expected]
-    if len(prompt):
+    if len(prompt) >= _ROWS_THAT_TELL or not expected:
+        candidates += [size for size in _LIKELY if size != expected]
         # ceil(p / B) = c  <=>  p / c <= B < p / (c - 1): sizes beyond the usual ones come from these bounds.
-        low = int(np.max(-(-prompt // count)))
-        candidates.append(low)
+        if len(prompt) >= 10 * _ROWS_THAT_TELL:
+            candidates.append(int(np.max(-(-prompt // count))))
     for size in candidates:
         if np.array_equal(-(-prompt // size), count):
             return BlockRule(size, "ceil")

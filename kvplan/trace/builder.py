@@ -11,7 +11,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.block_ids import infer_block_rule, unchained_ids
-from kvplan.trace.content import ContentBuilder, blocks_content
+from kvplan.trace.content import ContentBuilder, Segment, blocks_content, clip, merged
 from kvplan.trace.rows import BadRows
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace
 
@@ -70,12 +70,37 @@ class TraceBuilder:
         """Whether the ``limit`` is reached."""
         return self.limit is not None and len(self) >= self.limit
 
-    @property
-    def content(self) -> ContentBuilder:
-        """For readers that know the segments of every row: one ``add`` or ``turn`` before each ``add`` here."""
+    def source(self, name: Hashable) -> int:
+        """The source of that name, for ``segments``."""
+        return self._named_content().source(name)
+
+    def history_tokens(self, session: Hashable) -> int:
+        """How long the session is so far, prompt and output of its last turn; 0 for a new one."""
+        return 0 if self._content is None else self._content.history_tokens(session)
+
+    def _named_content(self) -> ContentBuilder:
         if self._content is None:
             self._content = ContentBuilder()
+            for _ in range(len(self)):  # the rows so far share nothing by name
+                self._content.add(())
         return self._content
+
+    def _add_content(
+        self,
+        segments: Iterable[Segment] | None,
+        history: int | None,
+        session: Hashable,
+        prompt: int,
+        output: int | None,
+        output_source: int,
+    ) -> None:
+        if history is not None:
+            answer = self.assumed_output if output is None else output
+            self._named_content().turn(session, prompt, answer, shared=min(history, prompt))
+        elif segments is not None:
+            self._named_content().add(clip(segments, prompt), output_source=output_source)
+        elif self._content is not None:
+            self._content.add(())
 
     def session_number(self, session: Hashable) -> int:
         """A number for the session's name, -1 for none."""
@@ -96,13 +121,21 @@ class TraceBuilder:
         beam_width: int = 0,
         ids: Iterable[int] = (),
         id_space: int = 0,
+        segments: Iterable[Segment] | None = None,
+        history: int | None = None,
+        output_source: int = -1,
     ) -> None:
         """One request. None: the file does not say when it arrives, how much it writes.
+
+        What it shares is told by block ``ids`` (equal within an ``id_space``), by ``segments`` outright, or by
+        ``history``: the prompt begins with that many tokens of what its ``session`` holds so far (fewer where
+        the session is shorter), and later turns know its own prompt and output.
 
         Raises:
             InputError: ``ids`` holds something that is no block id; nothing was added. Without a place.
         """
         numbers = self._block_ids(ids)
+        self._add_content(segments, history, session, prompt, output, output_source)
         self._arrival.append(np.nan if arrival_s is None else arrival_s)
         self._prompt.append(prompt)
         self._output.append(-1 if output is None else output)
@@ -205,7 +238,9 @@ class TraceBuilder:
             last = np.maximum.accumulate(np.where(missing, 0, np.arange(len(arrival))))
             arrival = np.nan_to_num(arrival[last], nan=0.0)
         first, span = arrival.min(), np.ptp(arrival)
-        if first < 0 or (self.rebase and first > max(span, _REBASED_FROM_S)):
+        if first < 0:  # counted from the first row, which is not the earliest
+            arrival = arrival - first
+        elif self.rebase and first > max(span, _REBASED_FROM_S):
             self.note(f"the clock starts at {first:.15g} s: the first request is put at 0")
             arrival = arrival - first
         return arrival
@@ -236,10 +271,9 @@ class TraceBuilder:
         return None if (column == default).all() else column
 
     def _settled_content(self, prompt: Longs, expected: int | None) -> Content | None:
-        if self._content is not None:
-            return self._content.build()
+        named = None if self._content is None else self._content.build()
         if not len(self._ids):
-            return None
+            return named
         ids, per_row = np.array(self._ids, dtype=np.int64), np.array(self._ids_per_row, dtype=np.int64)
         spaces = np.array(self._spaces, dtype=np.int64)
         rule = infer_block_rule(prompt, per_row, self.block_size or expected)
@@ -260,7 +294,8 @@ class TraceBuilder:
             )
         else:
             self.note("hash ids are chained: each names the whole prefix up to its block")
-        return blocks_content(prompt, per_row, ids, size, spaces=spaces)
+        blocks = blocks_content(prompt, per_row, ids, size, spaces=spaces)
+        return blocks if named is None else merged(blocks, named)
 
     def _with_session_content(self, trace: Trace) -> Trace:
         builder, later, linked = ContentBuilder(), 0, 0

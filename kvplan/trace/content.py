@@ -130,3 +130,20 @@ def clip(segments: Iterable[Segment], tokens: int) -> list[Segment]:
         clipped.append((source, start, min(count, tokens)))
         tokens -= count
     return clipped
+
+
+def merged(first: Content, second: Content) -> Content:
+    """The content of the same requests told in two ways, each request in one of them; sources stay apart."""
+    rows = len(first.output_source)
+    shift = int(first.segment_source.max(initial=-1)) + 1
+    counts = np.column_stack([np.diff(first.segment_ptr), np.diff(second.segment_ptr)])
+    owner = np.concatenate([np.repeat(np.arange(rows), counts[:, 0]), np.repeat(np.arange(rows), counts[:, 1])])
+    order = np.argsort(owner, kind="stable")
+    pointer = np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64)
+    return Content(
+        pointer,
+        np.concatenate([first.segment_source, second.segment_source + shift])[order],
+        np.concatenate([first.segment_start, second.segment_start])[order],
+        np.concatenate([first.segment_tokens, second.segment_tokens])[order],
+        np.where(second.output_source >= 0, second.output_source + shift, first.output_source),
+    )

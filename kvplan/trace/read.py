@@ -12,9 +12,19 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import check_unit
 from kvplan.trace.detect import Kind, detect_kind
-from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, json_format
+from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
+from kvplan.trace.facts import NoRequestsError
+from kvplan.trace.readers.csv import csv_header, read_csv
+from kvplan.trace.readers.engine_log import read_engine_log
+from kvplan.trace.readers.parquet import parquet_header, read_parquet
+from kvplan.trace.readers.prometheus import read_prometheus
+from kvplan.trace.readers.servegen import is_dataset, read_client
+from kvplan.trace.readers.side_files import side_file
 from kvplan.trace.readers.tables import ROLES, TABLES, TableFormat, named_columns, table_format, unknown_header
+from kvplan.trace.readers.tracelab_csv import COLUMNS as ROUNDS
+from kvplan.trace.readers.tracelab_csv import read_rounds
+from kvplan.trace.readers.yaml_requests import read_scenario
 from kvplan.trace.rows import BadRows, OnBadRow
 from kvplan.trace.source import Source, open_source
 from kvplan.trace.trace import Trace
@@ -35,12 +45,23 @@ class ReadOptions:
     output_tokens: int | None = None
     block_size: int | None = None
     tokenizer: str | None = None
-    seed: int = 0
+    seed: int | None = None
+
+
+SERIES = ("t", "running", "waiting", "kv_cache_pct")
+"""Columns of the time series that LLMServingSim's real runs come with."""
+_KIND_OF_FORMAT = {
+    "prometheus": Kind.PROMETHEUS,
+    "engine-log": Kind.ENGINE_LOG,
+    "scenario": Kind.SCENARIO,
+    "tracelab-csv": Kind.CSV,
+}
 
 
 def format_names() -> tuple[str, ...]:
     """What ``--format`` takes."""
-    return tuple(dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS)]))
+    others = (*_KIND_OF_FORMAT, "servegen-client")
+    return tuple(dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others]))
 
 
 def read_trace(
@@ -54,7 +75,7 @@ def read_trace(
     output_tokens: int | None = None,
     block_size: int | None = None,
     tokenizer: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Trace:
     """Read a trace file of any known format; ``-`` is standard input; gzip and zstd are unpacked on the way.
 
@@ -100,10 +121,28 @@ def read_source(source: Source, options: ReadOptions) -> Trace:
     """``read_trace`` for an open source."""
     if not source.head.strip():
         raise InputError("is empty", source=source.name, line=1)
-    kind = detect_kind(source)
+    kind = _KIND_OF_FORMAT.get(options.format or "") or detect_kind(source)
     if kind is Kind.JSON:
         return _read_json(source, options)
+    if kind is Kind.PARQUET:
+        return _read_parquet(source, options)
+    if kind is Kind.SCENARIO:
+        return read_scenario(source, options.seed)
+    if kind is Kind.ENGINE_LOG:
+        raise read_engine_log(source)
+    if kind is Kind.PROMETHEUS:
+        builder = _builder("prometheus", source, options)
+        read_prometheus(source, builder, options.seed or 0)
+        return builder.finish(source.name)
+    if kind is Kind.SERVEGEN_RATES:
+        return _read_servegen(source, options, rates_given=True)
     return _read_csv(source, options)
+
+
+def _read_servegen(source: Source, options: ReadOptions, rates_given: bool) -> Trace:
+    builder = _builder("servegen-client", source, options)
+    read_client(source, builder, options.seed or 0, rates_given)
+    return builder.finish(source.name)
 
 
 def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
@@ -118,11 +157,29 @@ def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
 
 
 def _read_csv(source: Source, options: ReadOptions) -> Trace:
-    from kvplan.trace.readers.csv import csv_header, read_csv
-
-    table = _table(csv_header(source), source, options)
+    header = csv_header(source)
+    if not options.columns and options.format in (None, "tracelab-csv") and set(ROUNDS) <= set(header):
+        builder = _builder("tracelab-csv", source, options)
+        read_rounds(source, builder, options.time_unit or "ms")
+        return builder.finish(source.name)
+    if not options.columns and set(SERIES) <= set(header):
+        raise NoRequestsError(
+            "is a time series of an engine: it tells of the cache, not of requests",
+            format="llmservingsim-timeseries",
+            facts={"columns": header},
+            source=source.name,
+            hint="give the requests.jsonl beside it",
+        )
+    table = _table(header, source, options)
     builder = _builder(table.name, source, options)
     read_csv(source, table, builder, options.time_unit)
+    return builder.finish(source.name)
+
+
+def _read_parquet(source: Source, options: ReadOptions) -> Trace:
+    table = _table(parquet_header(source), source, options)
+    builder = _builder(table.name, source, options)
+    read_parquet(source, table, builder, options.time_unit)
     return builder.finish(source.name)
 
 
@@ -150,9 +207,14 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
     values = json_values(source)
     first = list(itertools.islice(values, _LOOKED_AT))
     sample = [value for _, value in first if isinstance(value, dict)]
+    if options.format in (None, "servegen-client") and sample and is_dataset(sample[0]):
+        return _read_servegen(source, options, rates_given=False)
     known = _json_format(sample, first, source, options)
     builder = _builder(known.name, source, options)
-    reader = known.reader(builder, known.unit(sample, builder, options.time_unit), options)
+    unit = known.unit(sample, builder, options.time_unit)
+    reader = known.reader(
+        Setting(builder, unit, source.path, options.time_unit, options.tokenizer, options.seed or 0, options.columns)
+    )
     for line, value in _until_full(itertools.chain(first, values), builder):
         try:
             if isinstance(value, InputError):
@@ -180,8 +242,13 @@ def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source,
         line, error = next(((line, value) for line, value in first if isinstance(value, InputError)), (1, None))
         message = error.message if error else "holds no JSON object"
         raise InputError(message, source=source.name, line=line, column=error.column if error else None)
+    if options.columns:
+        return next(known for known in JSON_FORMATS if known.name == "generic")
     known = json_format(sample)
     if known is None:
+        beside = side_file(sample, source.name)
+        if beside is not None:
+            raise beside
         keys = ", ".join(list(sample[0])[:12])
         raise InputError("is JSON of no known format", value=keys, source=source.name, line=first[0][0], hint="see --format")
     return known

@@ -177,7 +177,5 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
 def test_a_fault_that_the_catalogue_finds_gets_the_line_of_the_scenario(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(GOOD)
     scenario = load_scenario(tmp_path / "s.yaml")
-    found = scenario.located(
-        InputError("unknown model", field="model", value="llama-3.1-8b", hint="nearest: x")
-    )
+    found = scenario.located(InputError("unknown model", field="model", value="llama-3.1-8b", hint="nearest: x"))
     assert str(found).startswith(f"{tmp_path / 's.yaml'}:1:8: model: unknown model (got 'llama-3.1-8b')")

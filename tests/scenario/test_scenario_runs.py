@@ -147,9 +147,7 @@ def test_a_name_of_the_catalogue_with_a_slash_is_no_path(tmp_path: Path) -> None
 
 
 def test_a_summary_can_be_fed_back(tmp_path: Path) -> None:
-    scenario = load(
-        "model: m\ngpu: g\nrequests: [{prompt: 1, output: 1}]\ncache: {block_size: 8}\n", tmp_path
-    )
+    scenario = load("model: m\ngpu: g\nrequests: [{prompt: 1, output: 1}]\ncache: {block_size: 8}\n", tmp_path)
     summary = {"schema_version": 1, "kvplan": "0.1.0", "scenario": scenario.to_mapping(), "runs": []}
     (tmp_path / "summary.json").write_text(json.dumps(summary, indent=2))
     again = load_scenario(tmp_path / "summary.json")
@@ -198,9 +196,7 @@ def test_null_on_the_command_line_gives_the_default_back(tmp_path: Path) -> None
     assert load(text, tmp_path, cache__num_gpu_blocks_override=None).cache.num_gpu_blocks_override is None
 
 
-@pytest.mark.parametrize(
-    ("written", "tokens"), [("32K", 32768), ("25.6k", 25600), ("1M", 1048576), ("8192", 8192)]
-)
+@pytest.mark.parametrize(("written", "tokens"), [("32K", 32768), ("25.6k", 25600), ("1M", 1048576), ("8192", 8192)])
 def test_lengths_are_written_as_vllm_reads_them(written: str, tokens: int, tmp_path: Path) -> None:
     text = f"model: m\ngpu: g\nscheduler: {{max_model_len: {written}}}\n"
     assert load(text, tmp_path).scheduler.max_model_len == tokens

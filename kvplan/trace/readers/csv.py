@@ -55,7 +55,7 @@ def _fast_blocks(
 
     header = csv_header(source)
     roles = {role: name for role, name in table.columns.items() if name in header}
-    if len(set(header)) != len(header):
+    if len(set(header)) != len(header) or "hash_ids" in roles:
         raise _NotWellFormed
     types: dict[str, Any] = {roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles}
     types |= {roles[role]: pa.string() for role in ("arrival", "id", "session") if role in roles}
@@ -196,8 +196,27 @@ def _add_row(
         whole.get("output"),
         name=cells[place["id"]] if "id" in place else None,
         session=cells[place["session"]] if "session" in place else None,
+        ids=_block_ids(cells[place["hash_ids"]]) if "hash_ids" in place else (),
         **{role: whole[role] for role in LEAST if role in whole},
     )
+
+
+def _block_ids(cell: str) -> list[int]:
+    """Ids of a cell like ``11|22`` or ``[11, 22]``; nothing in it is evaluated."""
+    parts = cell.strip().strip("[]()").replace("|", " ").replace(",", " ").replace(";", " ").split()
+    return [tokens_id(part) for part in parts]
+
+
+def tokens_id(text: str) -> int:
+    """A block id of a CSV cell.
+
+    Raises:
+        InputError: it is no number; without a place.
+    """
+    try:
+        return int(text[:40])
+    except ValueError:
+        raise InputError("holds something that is no block id", field="block_hash_ids", value=text[:40]) from None
 
 
 def csv_rows(source: Source) -> Iterator[tuple[int, list[str] | InputError]]:

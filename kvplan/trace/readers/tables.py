@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvplan.errors import InputError
 
-ROLES = ("arrival", "prompt", "output", "id", "session", "priority", "n", "beam_width")
+ROLES = ("arrival", "prompt", "output", "id", "session", "priority", "n", "beam_width", "hash_ids")
 """What a column can be for: the keys of ``--columns``."""
 
 
@@ -36,7 +36,8 @@ class TableFormat:
 
     def fits(self, header: Sequence[str]) -> bool:
         """Whether the header has what the format needs; further columns are fine."""
-        needed = [name for role, name in self.columns.items() if role not in ("id", "priority", "n", "beam_width")]
+        optional = ("id", "priority", "n", "beam_width", "session") if not self.marks else ("id",)
+        needed = [name for role, name in self.columns.items() if role not in optional]
         return all(name in header for name in (*needed, *self.marks))
 
 
@@ -67,23 +68,28 @@ TABLES = (
         "splitwise",
         {"arrival": "arrival_timestamp", "prompt": "prompt_size", "output": "token_size", "id": "request_id"},
     ),
+    TableFormat(
+        "vidur",
+        {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
+        | {"session": "session_id", "hash_ids": "block_hash_ids"},
+    ),
     TableFormat("vidur", {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),
     TableFormat("vidur-lengths", {"prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),
     TableFormat(
         "kvplan",
         {"arrival": "arrival_s", "prompt": "prompt_tokens", "output": "output_tokens"}
-        | {"id": "request_id", "priority": "priority", "n": "n", "beam_width": "beam_width"},
+        | {"id": "request_id", "priority": "priority", "n": "n", "beam_width": "beam_width", "session": "session"},
         rebase=False,
     ),
     TableFormat(
         "generic",
         {"arrival": "arrival", "prompt": "prompt", "output": "output", "id": "id", "priority": "priority"}
-        | {"n": "n", "beam_width": "beam_width"},
+        | {"n": "n", "beam_width": "beam_width", "session": "session"},
+        sessions_share=True,
         rebase=False,
     ),
     TableFormat(
-        "guidellm-trace",
-        {"arrival": "timestamp", "prompt": "input_length", "output": "output_length"},
+        "guidellm-trace", {"arrival": "timestamp", "prompt": "input_length", "output": "output_length"}
     ),
     TableFormat("lengths", {"prompt": "prompt_tokens", "output": "output_tokens"}),
     TableFormat("lengths", {"prompt": "input_length", "output": "output_length"}),
