@@ -13,9 +13,7 @@ from html import escape
 from kvplan.report.runs import PARTS, plain
 
 INK, MUTED, RULE, PAPER = "#1c2126", "#5a646e", "#dfdcd5", "#ffffff"
-PART_COLOURS = dict(
-    zip(PARTS, ("#1f5fa8", "#8fc1dd", "#f0b64a", "#d9622b", "#8e3b76", "#e6e4de"), strict=True)
-)
+PART_COLOURS = dict(zip(PARTS, ("#1f5fa8", "#8fc1dd", "#f0b64a", "#d9622b", "#8e3b76", "#e6e4de"), strict=True))
 LINE_COLOURS = ("#1f5fa8", "#d9622b", "#258062", "#8e3b76", "#a87a00", "#5a646e")
 DASHES = ("", "6 4", "2 3", "8 3 2 3", "10 4", "1 2")
 WIDTH = 820
@@ -23,7 +21,10 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberat
 
 
 def text(x: float, y: float, words: str, *, size: float = 13, fill: str = INK, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}">{escape(words)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}">'
+        f"{escape(words)}</text>"
+    )
 
 
 def document(height: float, title: str, description: str, body: Sequence[str]) -> str:
@@ -39,10 +40,8 @@ def document(height: float, title: str, description: str, body: Sequence[str]) -
     )
 
 
-def stacked_bars(
-    title: str, rows: Sequence[tuple[str, Mapping[str, float]]], notes: Sequence[str] = ()
-) -> str:
-    """One bar a row, its parts the fractions of `PARTS`, each named where it is wide enough to bear its share.
+def stacked_bars(title: str, rows: Sequence[tuple[str, Mapping[str, float]]], notes: Sequence[str] = ()) -> str:
+    """One bar a row, its parts the fractions of `PARTS`, each with its share where it is wide enough.
 
     Args:
         rows: (label, fractions by part, summing to 1).
@@ -53,9 +52,7 @@ def stacked_bars(
     x = 24.0
     for part in PARTS:
         if any(values[part] >= 0.0005 for _, values in rows):
-            body.append(
-                f'<rect x="{x:.1f}" y="48" width="11" height="11" rx="2" fill="{PART_COLOURS[part]}"/>'
-            )
+            body.append(f'<rect x="{x:.1f}" y="48" width="11" height="11" rx="2" fill="{PART_COLOURS[part]}"/>')
             body.append(text(x + 17, 58, part, fill=MUTED))
             x += 34 + 7.4 * len(part)
     for place, (label, values) in enumerate(rows):
@@ -85,9 +82,7 @@ def stacked_bars(
             at += width
     y = top + len(rows) * step + 6
     body += [text(24, y + 18 * place, note, fill=MUTED) for place, note in enumerate(notes)]
-    said = "; ".join(
-        f"{label}: " + ", ".join(f"{part} {values[part]:.1%}" for part in PARTS) for label, values in rows
-    )
+    said = "; ".join(f"{label}: " + ", ".join(f"{part} {values[part]:.1%}" for part in PARTS) for label, values in rows)
     return document(y + 18 * len(notes) + 8, title, said, body)
 
 
@@ -116,9 +111,7 @@ def nice_top(value: float) -> float:
     return next(step * scale for step in (1, 1.5, 2, 3, 5, 8, 10) if step * scale >= value * (1 - 1e-9))
 
 
-def panels(
-    title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: str, notes: Sequence[str] = ()
-) -> str:
+def panels(title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: str, notes: Sequence[str] = ()) -> str:
     """Charts one under the other over the same labels; every line is named at its right end."""
     left, right, high, gap, top = 66.0, WIDTH - 150.0, 130.0, 52.0, 74.0
     body = [text(24, 32, title, size=17)]
@@ -153,11 +146,7 @@ def panels(
             )
         ends: list[float] = []
         for order, (name, values) in enumerate(chart.series):
-            points = [
-                (left + place * step, height(value))
-                for place, value in enumerate(values)
-                if value is not None
-            ]
+            points = [(left + place * step, height(value)) for place, value in enumerate(values) if value is not None]
             if not points:
                 continue
             colour, dash = LINE_COLOURS[order % 6], DASHES[order % 6]
@@ -173,12 +162,8 @@ def panels(
             body.append(text(right + 10, end + 4, plain(name, 22), size=12.5, fill=colour))
         if number == len(charts) - 1:
             for place, label in enumerate(labels):
-                body.append(
-                    text(left + place * step, y0 + high + 18, label, size=12, fill=MUTED, anchor="middle")
-                )
-            body.append(
-                text((left + right) / 2, y0 + high + 38, x_title, size=12, fill=MUTED, anchor="middle")
-            )
+                body.append(text(left + place * step, y0 + high + 18, label, size=12, fill=MUTED, anchor="middle"))
+            body.append(text((left + right) / 2, y0 + high + 38, x_title, size=12, fill=MUTED, anchor="middle"))
     y = top + len(charts) * (high + gap) + 14
     body += [text(24, y + 18 * place, note, fill=MUTED) for place, note in enumerate(notes)]
     said = "; ".join(chart.title for chart in charts) + f", over {x_title}: {', '.join(labels)}"
