@@ -1,0 +1,130 @@
+"""How far interpolation lies from a measured point when that very point is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.errors import InputError
+from kvplan.timing.measured import attention_grids
+from kvplan.timing.profile import Profile, RankProfile
+from kvplan.timing.step_times import Grid, StepTimes
+from kvplan.timing.tail import tail_grids
+
+AXES = {
+    "prefill": ("tokens", "prior"),
+    "decode": ("rows", "context"),
+    "mixed": ("tokens", "prior", "rows", "context"),
+}
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """Signed relative errors of one table, summed up. ``points`` 0: too few to leave one out."""
+
+    operation: str
+    points: int
+    median: float = 0.0
+    """Of the absolute errors, as are p90 and worst."""
+    p90: float = 0.0
+    worst: float = 0.0
+    bias: float = 0.0
+    """The mean of the signed errors: what is left when many steps add up."""
+
+
+def leave_one_out(rank: RankProfile) -> list[LeaveOneOut]:
+    """One row for each operation and for each axis of the attention tables, and one for unequal contexts.
+
+    A point on the edge of a table cannot be left out. On a grid whose points double, the neighbours used here
+    lie twice as far apart as those that a prediction uses: the true error is smaller.
+    """
+    rows = [_summed(op.name, _along(op.seconds, op.at, 0)) for op in rank.operations]
+    try:
+        prefill, decode, mixed, _ = attention_grids(rank.attention, 1)
+    except InputError:
+        return rows
+    for grid in (prefill, decode, mixed):
+        if grid is not None:
+            rows += [_summed(f"attention {grid.name} by {axis}", errors) for axis, errors in _by_axis(grid)]
+    if len(rank.skew):
+        rows.append(_summed("attention unequal contexts", _unequal(rank, prefill, decode, mixed)))
+        rows.append(_summed("  the same at the mean context", _at_the_mean(rank)))
+    return rows
+
+
+def as_json(profile: Profile) -> dict[str, dict[str, dict[str, float]]]:
+    """For the profile file: by TP, by operation."""
+    return {
+        str(tp): {
+            row.operation.strip(): {
+                "points": row.points,
+                "median": round(row.median, 6),
+                "p90": round(row.p90, 6),
+                "worst": round(row.worst, 6),
+                "bias": round(row.bias, 6),
+            }
+            for row in leave_one_out(rank)
+        }
+        for tp, rank in profile.ranks.items()
+    }
+
+
+def _summed(operation: str, errors: NDArray[np.float64]) -> LeaveOneOut:
+    if not len(errors):
+        return LeaveOneOut(operation, 0)
+    size = np.abs(errors)
+    median, p90 = np.percentile(size, [50, 90])
+    return LeaveOneOut(
+        operation, len(errors), float(median), float(p90), float(size.max()), float(errors.mean())
+    )
+
+
+def _by_axis(grid: Grid) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    for k, axis in enumerate(AXES[grid.name]):
+        yield axis, _along(grid.values, grid.axes[k], k)
+
+
+def _along(values: NDArray[np.float64], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Relative errors of every inner point when its two neighbours along one axis predict it."""
+    lines = np.moveaxis(values, axis, 0)
+    part = (at[1:-1] - at[:-2]) / (at[2:] - at[:-2])
+    part = part.reshape(-1, *[1] * (lines.ndim - 1))
+    predicted = lines[:-2] + part * (lines[2:] - lines[:-2])
+    return np.asarray(predicted / lines[1:-1] - 1.0).ravel()
+
+
+def _unequal(rank: RankProfile, prefill: Grid, decode: Grid, mixed: Grid | None) -> NDArray[np.float64]:
+    """Of the batches of two lengths, as `step_seconds` prices them. Those that fitted the tail are among
+    them."""
+    from kvplan.core.step_time import STEP_LOAD, step_seconds
+
+    decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, 1)
+    times = StepTimes(
+        "measured",
+        prefill=prefill,
+        decode=decode,
+        mixed=mixed,
+        decode_tail=decode_tail,
+        mixed_tail=mixed_tail,
+    )
+    tables = times.compiled()
+    load = np.zeros(1, STEP_LOAD)
+    errors = np.empty(len(rank.skew))
+    for i, (chunk, prior, rows, long_rows, short, long, _, _, seconds) in enumerate(rank.skew):
+        load["prefill_rows"] = chunk > 0
+        load["prefill_tokens"] = chunk
+        load["prefill_prior"] = prior
+        load["decode_rows"] = rows
+        load["decode_context"] = long_rows * long + (rows - long_rows) * short
+        load["decode_context_squares"] = long_rows * long**2 + (rows - long_rows) * short**2
+        load["decode_context_max"] = long
+        errors[i] = step_seconds(tables, load) / seconds - 1.0
+    return errors
+
+
+def _at_the_mean(rank: RankProfile) -> NDArray[np.float64]:
+    """What ignoring the inequality would cost: the measured time at the mean context against the real one."""
+    return np.asarray(rank.skew[:, 6] / rank.skew[:, 8] - 1.0)

@@ -1,0 +1,384 @@
+"""The paged KV-cache manager: block tables over one pool, a table a cache group.
+
+Layers that cache alike form a group: full attention keeps every block; a sliding window or a chunk gives up the
+blocks it has left behind, which become null in its table; a state-space layer holds one block for as long as the
+request lives. All groups take from the same pool, and their blocks are of the same bytes.
+
+Rules: vLLM V1's `KVCacheManager.allocate_slots` and `single_type_kv_cache_manager`; sharing among the sequences of
+one request (parallel samples, beams) and copy-on-write: PagedAttention, section 4.4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvplan.core.content import extend_chain, group_key
+from kvplan.core.jit import inner
+from kvplan.core.pool import lookup, register, release, take, touch
+from kvplan.core.state import CHUNKED_LOCAL, FOR_ADMISSION, FULL, SLIDING_WINDOW, STATE_SPACE, Core
+
+
+@inner
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@inner
+def final_tokens(core: Core, request: int) -> int:
+    """Tokens a sequence holds at its end: the last output token is never written."""
+    r = core.requests[request]
+    return np.int64(r.prompt) + np.int64(r.output) - 1
+
+
+@inner
+def left_behind(core: Core, group: int, computed: int) -> int:
+    """How many leading blocks of a row nobody will read again once `computed` tokens stand."""
+    g = core.groups[group]
+    if g.kind == SLIDING_WINDOW:
+        return max(np.int64(0), computed - g.window + 1) // core.config[0].block_size
+    if g.kind == CHUNKED_LOCAL:
+        return (computed // g.window) * g.window // core.config[0].block_size
+    return np.int64(0)
+
+
+@inner
+def tables_of(core: Core, request: int) -> int:
+    """How many rows of its slot a request uses: one until its sequences part."""
+    r = core.requests[request]
+    return np.int64(r.sequences) if r.forked == 1 else np.int64(1)
+
+
+@inner
+def settle(core: Core, request: int) -> None:
+    """Brings the slot counts up to date with one request's table and length."""
+    s = core.scalars[0]
+    r = core.requests[request]
+    used = np.int64(0)
+    never = np.int64(0)
+    if r.row >= 0:
+        size = core.config[0].block_size
+        final = final_tokens(core, request)
+        filled = min(np.int64(r.computed), final)
+        rows = tables_of(core, request)
+        for group in range(len(core.groups)):
+            if core.groups[group].kind == STATE_SPACE:
+                used += rows * size
+                continue
+            used += rows * (filled - np.int64(core.dropped[group, r.row]) * size)
+            beyond = np.int64(r.blocks) * size - final
+            if beyond > 0:
+                never += beyond * distinct_last(core, request, group)
+    s.used_slots += used - r.used_slots
+    s.never_slots += never - r.never_slots
+    r.used_slots = used
+    r.never_slots = never
+
+
+@inner
+def distinct_last(core: Core, request: int, group: int) -> int:
+    """Physical blocks in the last column of a request's rows."""
+    r = core.requests[request]
+    rows = tables_of(core, request)
+    column = r.blocks - 1
+    count = np.int64(0)
+    for i in range(rows):
+        block = core.tables[group, r.row + i, column]
+        seen = False
+        for j in range(i):
+            seen = seen or core.tables[group, r.row + j, column] == block
+        count += 0 if seen else 1
+    return count
+
+
+@inner
+def shared_writes(core: Core, request: int) -> int:
+    """Blocks that must be copied before the next token is written: owners of the last block, less one each."""
+    r = core.requests[request]
+    size = core.config[0].block_size
+    if r.forked == 0 or r.computed % size == 0:
+        return np.int64(0)
+    column = r.computed // size
+    copies = np.int64(0)
+    for group in range(len(core.groups)):
+        if core.groups[group].kind == STATE_SPACE:
+            continue
+        distinct = np.int64(0)
+        for i in range(r.sequences):
+            block = core.tables[group, r.row + i, column]
+            seen = False
+            for j in range(i):
+                seen = seen or core.tables[group, r.row + j, column] == block
+            distinct += 0 if seen else 1
+        copies += np.int64(r.sequences) - distinct
+    return copies
+
+
+@inner
+def new_blocks(core: Core, request: int, tokens: int, hits: int, purpose: int) -> int:
+    """Blocks that must be free so that each sequence has slots for `tokens` tokens.
+
+    `hits` columns of the scratch row are prefix hits; those without an owner leave the free queue and count.
+    For admission a windowed group asks for no more than it will ever hold.
+    """
+    size = core.config[0].block_size
+    r = core.requests[request]
+    rows = tables_of(core, request)
+    need = shared_writes(core, request)
+    scratch = core.tables.shape[1] - 1
+    for group in range(len(core.groups)):
+        g = core.groups[group]
+        if g.kind == STATE_SPACE:
+            need += rows if r.blocks == 0 else 0
+            continue
+        required = cdiv(tokens, size)
+        if purpose == FOR_ADMISSION and g.admission_cap > 0:
+            required = min(required, g.admission_cap)
+        need += rows * max(np.int64(0), required - np.int64(r.blocks) - hits)
+        for column in range(hits):
+            block = core.tables[group, scratch, column]
+            if block > 0 and core.blocks[block].ref == 0:
+                need += 1
+    return need
+
+
+@inner
+def drop_left_behind(core: Core, request: int, computed: int) -> None:
+    """Gives back the blocks that lie wholly left of the window; their columns become null."""
+    r = core.requests[request]
+    for group in range(len(core.groups)):
+        keep = min(left_behind(core, group, computed), np.int64(r.blocks))
+        if keep <= core.dropped[group, r.row]:
+            continue
+        for row in range(r.row, r.row + tables_of(core, request)):
+            cursor = np.int64(-1)
+            for column in range(keep - 1, core.dropped[group, row] - 1, -1):
+                cursor = release(core, np.int64(core.tables[group, row, column]), cursor)
+                core.tables[group, row, column] = 0
+            core.dropped[group, row] = keep
+
+
+@inner
+def attach_hits(core: Core, request: int, hits: int) -> None:
+    """Makes the hits of the scratch row the beginning of a new row."""
+    r = core.requests[request]
+    scratch = core.tables.shape[1] - 1
+    for group in range(len(core.groups)):
+        nulls = np.int64(0)
+        for column in range(hits):
+            block = core.tables[group, scratch, column]
+            core.tables[group, r.row, column] = block
+            if block > 0:
+                touch(core, block)
+            else:
+                nulls = column + 1
+        core.dropped[group, r.row] = nulls
+    have = core.scalars[0].scratch_hashes
+    for column in range(have):
+        core.hashes[r.row, column] = core.hashes[len(core.hashes) - 1, column]
+    r.blocks = hits
+    r.hashed = hits
+
+
+@inner
+def copy_shared(core: Core, request: int) -> None:
+    """Copy-on-write: each sequence that will write into a block with another owner gets a block of its own."""
+    s = core.scalars[0]
+    r = core.requests[request]
+    size = core.config[0].block_size
+    if r.forked == 0 or r.computed % size == 0:
+        return
+    column = r.computed // size
+    for group in range(len(core.groups)):
+        if core.groups[group].kind == STATE_SPACE:
+            continue
+        for row in range(r.row, r.row + r.sequences):
+            block = core.tables[group, row, column]
+            if core.blocks[block].ref > 1:
+                fresh = take(core, request)
+                release(core, np.int64(block), np.int64(-1))
+                core.tables[group, row, column] = fresh
+                core.copies[s.num_copies, 0] = block
+                core.copies[s.num_copies, 1] = fresh
+                s.num_copies += 1
+                s.cow_copies += 1
+            else:
+                core.blocks[block].fill = size
+
+
+@inner
+def grow_tables(core: Core, request: int, tokens: int) -> None:
+    """Appends blocks until each sequence has slots for `tokens` tokens."""
+    r = core.requests[request]
+    end = max(cdiv(tokens, core.config[0].block_size), np.int64(r.blocks))
+    rows = tables_of(core, request)
+    for group in range(len(core.groups)):
+        first, last = np.int64(r.blocks), end
+        if core.groups[group].kind == STATE_SPACE:
+            last = first if r.blocks > 0 else np.int64(1)
+        for row in range(r.row, r.row + rows):
+            for column in range(first, last):
+                core.tables[group, row, column] = take(core, request)
+    r.blocks = end
+
+
+@inner
+def cache_full_blocks(core: Core, request: int, tokens: int) -> None:
+    """Registers the full blocks among the first `tokens` tokens: known tokens only, never unverified drafts.
+
+    A block enters the cache when it is allocated for the step that fills it, so that two equal prompts admitted in
+    one step share. Sequences that have parted register only their common prompt.
+    """
+    r = core.requests[request]
+    size = core.config[0].block_size
+    known = np.int64(r.prompt) + (np.int64(r.generated) if r.sequences == 1 else np.int64(0))
+    register_blocks(core, request, min(tokens, known) // size)
+
+
+@inner
+def register_blocks(core: Core, request: int, full: int) -> None:
+    """Registers the blocks of a request's first row up to column `full`."""
+    r = core.requests[request]
+    if full <= r.hashed:
+        return
+    extend_chain(core, request, np.int64(r.row), np.int64(r.hashed), full)
+    for group in range(len(core.groups)):
+        if core.groups[group].kind == STATE_SPACE:
+            continue
+        for column in range(r.hashed, full):
+            block = core.tables[group, r.row, column]
+            if block > 0 and core.blocks[block].hash == np.uint64(0):
+                register(core, block, group_key(core.hashes[r.row, column], group))
+    r.hashed = full
+
+
+@inner
+def spec_hit(core: Core, spec: int, chain: np.uint64) -> bool:
+    """Whether every group of one kind holds the block; their ids go to the scratch cells of the map."""
+    for group in range(spec, len(core.groups)):
+        if core.groups[group].spec == spec and lookup(core, group_key(chain, group)) < 0:
+            return False
+    return True
+
+
+@inner
+def spec_length(core: Core, spec: int, limit: int) -> int:
+    """Blocks, at most `limit`, that the groups of one kind can take from the cache."""
+    g = core.groups[spec]
+    size = core.config[0].block_size
+    chain = core.hashes[len(core.hashes) - 1]
+    if g.kind == SLIDING_WINDOW:
+        # Only the blocks that the window reaches must be there: the rightmost run long enough wins.
+        wanted = cdiv(g.window - 1, size)
+        run = np.int64(0)
+        for column in range(limit - 1, -1, -1):
+            if spec_hit(core, spec, chain[column]):
+                run += 1
+                if run >= wanted:
+                    return column + run
+            else:
+                run = np.int64(0)
+        return run
+    first = np.int64(0)
+    if g.kind == CHUNKED_LOCAL:
+        first = (limit * size // g.window) * g.window // size
+    column = first
+    while column < limit and spec_hit(core, spec, chain[column]):
+        column += 1
+    return column
+
+
+@inner
+def find_hits(core: Core, request: int) -> int:
+    """Looks a request up in the prefix cache; the hits go to the scratch row. Returns their number in blocks.
+
+    At most (known tokens - 1): the last token must be computed for its logits. With several kinds of groups the hit
+    is the longest on which all agree.
+    """
+    s = core.scalars[0]
+    r = core.requests[request]
+    size = core.config[0].block_size
+    known = np.int64(r.prompt) + np.int64(r.generated)
+    if r.sequences > 1:
+        known = np.int64(r.prompt)
+    limit = (known - 1) // size
+    scratch = len(core.hashes) - 1
+    if s.scratch_request != request or s.scratch_hashes < limit:
+        extend_chain(core, request, scratch, np.int64(0), limit)
+        s.scratch_request = request
+        s.scratch_hashes = limit
+    hits = limit
+    while True:
+        before = hits
+        for group in range(len(core.groups)):
+            if core.groups[group].spec == group:
+                hits = spec_length(core, group, hits)
+        if hits == before:
+            break
+    for group in range(len(core.groups)):
+        g = core.groups[group]
+        skip = left_behind(core, group, hits * size) if g.kind != FULL else np.int64(0)
+        for column in range(hits):
+            block = np.int64(0)
+            if column >= skip:
+                block = lookup(core, group_key(core.hashes[scratch, column], group))
+            core.tables[group, core.tables.shape[1] - 1, column] = block
+    return hits
+
+
+@inner
+def fork(core: Core, request: int) -> None:
+    """The sequences of a request part: each row begins with the blocks of the first."""
+    r = core.requests[request]
+    size = core.config[0].block_size
+    rest = r.computed % size
+    for group in range(len(core.groups)):
+        if core.groups[group].kind == STATE_SPACE:
+            continue
+        if rest > 0:
+            core.blocks[core.tables[group, r.row, r.blocks - 1]].fill = rest
+        for row in range(r.row + 1, r.row + r.sequences):
+            core.dropped[group, row] = core.dropped[group, r.row]
+            for column in range(r.blocks):
+                block = core.tables[group, r.row, column]
+                core.tables[group, row, column] = block
+                if block > 0:
+                    touch(core, block)
+    r.forked = 1
+
+
+@inner
+def release_request(core: Core, request: int) -> None:
+    """Every sequence of a request lets go of its blocks, tail first."""
+    r = core.requests[request]
+    rows = tables_of(core, request)
+    for row in range(r.row, r.row + rows):
+        for group in range(len(core.groups)):
+            last = np.int64(r.blocks)
+            if core.groups[group].kind == STATE_SPACE:
+                last = min(last, np.int64(1))
+            cursor = np.int64(-1)
+            for column in range(last - 1, core.dropped[group, row] - 1, -1):
+                cursor = release(core, np.int64(core.tables[group, row, column]), cursor)
+            core.dropped[group, row] = 0
+    r.blocks = 0
+    r.hashed = 0
+    r.forked = 0
+
+
+@inner
+def adopt(core: Core, request: int, child: int, parent: int) -> None:
+    """Sequence `child` of a request forgets its own history and shares `parent`'s, block for block (beam search)."""
+    r = core.requests[request]
+    size = core.config[0].block_size
+    filled = r.computed % size
+    for group in range(len(core.groups)):
+        for column in range(core.dropped[group, r.row], r.blocks):
+            old = core.tables[group, r.row + child, column]
+            new = core.tables[group, r.row + parent, column]
+            if old == new:
+                continue
+            if filled > 0 and column == r.computed // size:
+                core.blocks[new].fill = filled
+            touch(core, new)
+            release(core, np.int64(old), np.int64(-1))
+            core.tables[group, r.row + child, column] = new

@@ -1,0 +1,218 @@
+"""Step times from a profile: the measured tables, brought into the form of `kvplan.timing.step_times`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvplan.catalog.dtypes import dtype_bytes
+from kvplan.errors import InputError
+from kvplan.timing.coefficients import Named, _coefficient
+from kvplan.timing.profile import Operation, Profile, RankProfile
+from kvplan.timing.roofline import all_reduce_seconds
+from kvplan.timing.step_times import Grid, StepTimes, Term
+from kvplan.timing.tail import tail_grids
+
+if TYPE_CHECKING:
+    from kvplan.catalog.architecture import ModelConfig
+    from kvplan.catalog.gpu import Gpu
+
+Rows = NDArray[np.float64]
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ProfileCoefficients(Named):
+    """What layer-by-layer kernel times do not hold."""
+
+    step_s: float = _coefficient(
+        0.0, "s a step", "host time: hidden behind the device where scheduling is asynchronous"
+    )
+    layer_s: float = _coefficient(0.0, "s a layer", "gaps between kernels: none inside a CUDA graph")
+    graph_overlap: float = _coefficient(
+        1.0,
+        "of a kernel's fixed time",
+        "start and drain of a kernel that was timed alone (the least time of any kernel of the profile), "
+        "which replay from a CUDA graph hides; only where the profile was measured in eager mode",
+    )
+    graph_tokens: float = _coefficient(512.0, "tokens", "largest step replayed from a graph: vLLM's")
+    row_s: float = _coefficient(0.0, "s a sequence", "host work a sequence, hidden as well")
+    all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; only under TP")
+    link_efficiency: float = _coefficient(
+        0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP"
+    )
+    copy_efficiency: float = _coefficient(0.70, "of HBM peak", "block copies, where the profile has none")
+    swap_efficiency: float = _coefficient(
+        0.80, "of the host link's peak", "swaps, where the profile has none"
+    )
+
+
+def from_profile(
+    profile: Profile,
+    model: ModelConfig,
+    *,
+    gpu: Gpu | None = None,
+    tensor_parallel_size: int = 1,
+    coefficients: Mapping[str, float] | None = None,
+) -> StepTimes:
+    """Step times of ``model`` from the times of its layers in ``profile``.
+
+    Args:
+        gpu: for what is seldom measured (all-reduce, copies, swaps); without it these cost nothing but
+        latency. coefficients: overrides of `ProfileCoefficients` by name.
+
+    Raises:
+        InputError: no measurements at this TP, or a table that has holes where no neighbour can fill them.
+    """
+    c = ProfileCoefficients().with_overrides(coefficients)
+    assert isinstance(c, ProfileCoefficients)
+    rank = profile.rank(tensor_parallel_size)
+    layers = model.num_hidden_layers
+    warnings: list[str] = []
+    if profile.model and _last(profile.model) != _last(model.name):
+        warnings.append(f"timing: the profile was measured with {profile.model}, the model is {model.name}")
+
+    linear_ops = [op for op in rank.operations if op.axis == "tokens"]
+    points = [op.at for op in linear_ops] + ([np.unique(rank.experts[:, 0])] if len(rank.experts) else [])
+    tokens = np.unique(np.concatenate(points))
+    moe_layers = sum(layer.feed_forward == "moe" for layer in model.layers)
+    hidden_s = c.graph_overlap * _smallest_kernel(rank) if profile.launch == "eager" else 0.0
+    hidden = np.where(tokens <= c.graph_tokens, hidden_s, 0.0)
+    linear = np.full_like(tokens, layers * c.layer_s)
+    for op in linear_ops:
+        linear += _times(op, model) * np.maximum(np.interp(tokens, op.at, op.seconds) - hidden, 0.0)
+    if len(rank.experts):
+        linear += moe_layers * expert_seconds(rank.experts, tokens, model)
+    elif moe_layers:
+        raise InputError(
+            "the profile has no experts, the model has", field="timing.profile", source=profile.name
+        )
+    if gpu is not None and tensor_parallel_size > 1:
+        link = (gpu.nvlink_bytes_per_s or gpu.link_bytes_per_s) * c.link_efficiency
+        state_bytes = model.hidden_size * dtype_bytes(model.dtype)
+        linear += (
+            2 * layers * all_reduce_seconds(tokens, state_bytes, tensor_parallel_size, link, c.all_reduce_s)
+        )
+
+    head_ops = [op for op in rank.operations if op.axis == "samples"]
+    samples = np.unique(np.concatenate([op.at for op in head_ops])) if head_ops else np.array([1.0])
+    head = sum(
+        (_times(op, model) * np.interp(samples, op.at, op.seconds) for op in head_ops), np.zeros_like(samples)
+    )
+
+    prefill, decode, mixed, filled = attention_grids(rank.attention, layers)
+    if filled:
+        warnings.append(f"timing: {filled} points of the attention table were not measured and are extended")
+    # Decode alone is one graph, attention included; beside a prefill attention runs between two graphs.
+    decode = Grid(decode.axes, np.maximum(decode.values - layers * hidden_s, 0.0), decode.name)
+    decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, layers)
+    copy_s, swap_s = _moving(rank, gpu, c)
+    where = profile.name
+    return StepTimes(
+        kind="measured",
+        terms=(
+            Term("linear_points", float(len(tokens)), "token counts", where),
+            Term("attention_points", float(len(rank.attention)), "measured", where),
+            Term("skew_points", float(len(rank.skew)), "measured", where),
+            Term("smallest_kernel_s", _smallest_kernel(rank), "s", where),
+            *c.terms(),
+        ),
+        step_s=c.step_s,
+        row_s=c.row_s,
+        copy_s_per_byte=copy_s,
+        swap_s_per_byte=swap_s,
+        linear=Grid((tokens,), linear, "linear"),
+        head=Grid((samples,), head, "head"),
+        prefill=prefill,
+        decode=decode,
+        mixed=mixed,
+        decode_tail=decode_tail,
+        mixed_tail=mixed_tail,
+        warnings=tuple(warnings),
+    )
+
+
+def _smallest_kernel(rank: RankProfile) -> float:
+    """The least time of any kernel of a layer: what starting and draining one costs."""
+    return min((float(op.seconds.min()) for op in rank.operations if op.per == "layer"), default=0.0)
+
+
+def _last(name: str) -> str:
+    return name.rsplit("/", 1)[-1].lower().removesuffix("-instruct")
+
+
+def _times(op: Operation, model: ModelConfig) -> int:
+    """How often an operation runs in a step."""
+    if op.per == "step":
+        return op.count
+    if op.layers == "all":
+        return op.count * model.num_hidden_layers
+    return op.count * sum(layer.feed_forward == op.layers for layer in model.layers)
+
+
+def expert_seconds(experts: Rows, tokens: Points, model: ModelConfig) -> Points:
+    """Seconds of one layer's experts by tokens, at the expected number of distinct experts they choose."""
+    chosen, total = model.num_experts_per_tok, model.num_experts
+    touched = total * (1.0 - (1.0 - chosen / total) ** tokens)
+    at = np.unique(experts[:, 0])
+    curves = []
+    for count in at:
+        rows = experts[experts[:, 0] == count]
+        rows = rows[np.argsort(rows[:, 1])]
+        curves.append(np.interp(touched, rows[:, 1], rows[:, 2]))
+    table = np.stack(curves)  # [measured token counts, tokens asked]
+    return np.array([np.interp(n, at, table[:, i]) for i, n in enumerate(tokens)])
+
+
+def attention_grids(rows: Rows, layers: int) -> tuple[Grid, Grid, Grid | None, int]:
+    """(prefill, decode, mixed or None, points filled in) of a step, from one layer's attention."""
+    chunk, _, count = rows[:, 0], rows[:, 1], rows[:, 2]
+    prefill, a = _table(rows[(chunk > 0) & (count == 0)][:, [0, 1, 4]], "prefill", layers)
+    decode, b = _table(rows[(chunk == 0) & (count > 0)][:, [2, 3, 4]], "decode", layers)
+    both = rows[(chunk > 0) & (count > 0)]
+    if not len(both):
+        return prefill, decode, None, a + b
+    mixed, c = _table(both, "mixed", layers)
+    return prefill, decode, mixed, a + b + c
+
+
+def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
+    """(the full table of scattered points, how many holes were filled): along the last axis first."""
+    if not len(rows):
+        raise InputError(f"the profile has no {name} attention", field="timing.profile")
+    axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
+    values = np.full(tuple(len(axis) for axis in axes), np.nan)
+    place = tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))
+    values[place] = rows[:, -1] * layers
+    holes = int(np.isnan(values).sum())
+    for least in (2, 1):  # a line with one point says nothing of its slope: its neighbours come first
+        for axis in reversed(range(values.ndim)):
+            if np.isnan(values).any():
+                values = np.apply_along_axis(_extend, axis, values, axes[axis], least)
+    return Grid(axes, values, name), holes
+
+
+def _extend(line: Points, at: Points, least: int) -> Points:
+    """Fill a line of at least so many points: linear between them, the last slope beyond, the first below."""
+    known = np.flatnonzero(~np.isnan(line))
+    if len(known) == len(line) or len(known) < least:
+        return line
+    filled = np.interp(at, at[known], line[known])
+    if len(known) > 1:
+        i, j = known[-2], known[-1]
+        slope = max((line[j] - line[i]) / (at[j] - at[i]), 0.0)
+        filled[j + 1 :] = line[j] + slope * (at[j + 1 :] - at[j])
+    return filled
+
+
+def _moving(rank: RankProfile, gpu: Gpu | None, c: ProfileCoefficients) -> tuple[float, float]:
+    """Seconds a byte of block copies and of swaps: measured, else the data sheet's."""
+    measured = {op.name: float(op.seconds[-1] / op.at[-1]) for op in rank.operations if op.axis == "bytes"}
+    copy_s = 2.0 / (gpu.hbm_bytes_per_s * c.copy_efficiency) if gpu is not None else 0.0
+    swap_s = 1.0 / (gpu.link_bytes_per_s * c.swap_efficiency) if gpu is not None else 0.0
+    swaps = [measured[name] for name in ("swap_out", "swap_in") if name in measured]
+    return measured.get("block_copy", copy_s), (sum(swaps) / len(swaps) if swaps else swap_s)
