@@ -21,6 +21,8 @@ from kvplan.errors import KvplanError
 
 COMMANDS = {
     "simulate": Target("kvplan.commands.simulate:simulate", "Replay a trace and say where the KV memory went"),
+    "report": Target("kvplan.commands.report:report", "Make the capacity report: a page, Markdown, CSV or a picture"),
+    "diagnose": Target("kvplan.commands.diagnose:diagnose", "Say what holds a deployment back, and what would help"),
     "schema": Target("kvplan.commands.schema:schema", "Print the JSON schema of a scenario"),
 }
 """Name to where it is and what it does. A command's module is imported when it is called, not before."""

@@ -16,18 +16,14 @@ from kvplan.terminal.console import standard_error, standard_output
 def diagnose(
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH", help="What `kvplan simulate` takes: a scenario or a trace.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", help="What `kvplan simulate` takes: a scenario or a trace.", show_default=False),
     ],
     overrides: dict[str, Any],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write diagnosis.json there, and the report."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
 ) -> None:
     """Say what holds a deployment back, by simulating the changes that could help.
 
