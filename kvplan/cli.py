@@ -21,6 +21,10 @@ from kvplan.errors import KvplanError
 
 COMMANDS = {
     "simulate": Target("kvplan.commands.simulate:simulate", "Replay a trace and say where the KV memory went"),
+    "memory": Target("kvplan.commands.memory:memory", "Say how many blocks a server will have, term by term"),
+    "reconcile": Target("kvplan.commands.reconcile:reconcile_log", "Explain the memory figures a server logged"),
+    "models": Target("kvplan.commands.catalog:models", "List the models of the catalogue"),
+    "gpus": Target("kvplan.commands.catalog:gpus", "List the GPUs of the catalogue"),
     "schema": Target("kvplan.commands.schema:schema", "Print the JSON schema of a scenario"),
 }
 """Name to where it is and what it does. A command's module is imported when it is called, not before."""

@@ -46,9 +46,7 @@ def find(table: Mapping[str, Mapping[str, Any]], name: str, *, field: str) -> tu
 
 def near(wanted: str, spellings: Mapping[str, str], table: Iterable[str]) -> str:
     """A hint that names what ``wanted`` may have meant."""
-    close = list(
-        dict.fromkeys(spellings[match] for match in get_close_matches(wanted, spellings, n=6, cutoff=0.5))
-    )
+    close = list(dict.fromkeys(spellings[match] for match in get_close_matches(wanted, spellings, n=6, cutoff=0.5)))
     if close:
         return "nearest: " + ", ".join(close[:4])
     return "known: " + ", ".join(table)

@@ -103,22 +103,14 @@ def identities(facts: ServerFacts) -> Iterator[Check]:
     f = facts
     if f.total_gib and f.gpu_memory_utilization and f.requested_gib is not None:
         computed = f.total_gib * f.gpu_memory_utilization
-        yield Check(
-            "requested", f.requested_gib, computed, "GiB", 0.02, "total x gpu_memory_utilization", True
-        )
+        yield Check("requested", f.requested_gib, computed, "GiB", 0.02, "total x gpu_memory_utilization", True)
     if balance := _balance(facts):
         yield balance
     if f.kv_tokens and f.max_concurrency and f.max_model_len and _by_concurrency(facts):
         computed = f.max_concurrency * f.max_model_len
         slack = 0.005 * f.max_model_len + 1
         yield Check("tokens", f.kv_tokens, computed, "tokens", slack, "max_concurrency x max_model_len", True)
-    elif (
-        f.kv_tokens
-        and f.block_size
-        and f.block_size > 1
-        and f.pool_gib is None
-        and not _by_concurrency(facts)
-    ):
+    elif f.kv_tokens and f.block_size and f.block_size > 1 and f.pool_gib is None and not _by_concurrency(facts):
         computed = f.kv_tokens // f.block_size * f.block_size
         yield Check("tokens", f.kv_tokens, computed, "tokens", 0, f"whole blocks of {f.block_size}", True)
     if f.parameters and f.weights_gib is not None:
@@ -202,9 +194,7 @@ def against_model(facts: ServerFacts, shape: Shape) -> Iterator[Check]:
         yield Check("weights", logged, held, "GiB", slack, "the config's shapes")
     if f.num_cpu_blocks:
         computed = (f.swap_space_gib or 4.0) * GIB // shape.block_bytes
-        yield Check(
-            "cpu_blocks", f.num_cpu_blocks, computed, "blocks", 1, "swap space (4 GiB) / bytes per block"
-        )
+        yield Check("cpu_blocks", f.num_cpu_blocks, computed, "blocks", 1, "swap space (4 GiB) / bytes per block")
     pool = f.pool_gib
     blocks = f.blocks_before_override or f.num_gpu_blocks
     if pool is not None and blocks and pool > 0:
@@ -275,9 +265,7 @@ def _needed(facts: ServerFacts, shape: Shape) -> Check:
     blocks = shape.blocks_per_request(f.max_model_len)
     options = [("one request of max_model_len", blocks * shape.block_bytes / GIB)]
     if (f.pipeline_parallel_size or 1) > 1:
-        options.append(
-            ("one request in the layers of all stages", blocks * bytes_per_block(shape.groups) / GIB)
-        )
+        options.append(("one request in the layers of all stages", blocks * bytes_per_block(shape.groups) / GIB))
     logged = f.needed_kv_gib
     words, computed = min(options, key=lambda option: abs(option[1] - logged))
     return Check("needed", logged, computed, "GiB", 0.006, words)

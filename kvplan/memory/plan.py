@@ -168,9 +168,7 @@ def replan(plan: MemoryPlan, **changes: Any) -> MemoryPlan:
     """The same server with some flags changed; stated weights are dropped where the split changes."""
     flags = replace(plan.flags, **changes)
     if {"tensor_parallel_size", "pipeline_parallel_size"} & set(changes):
-        flags = replace(
-            flags, overrides=replace(flags.overrides, weights_bytes=None), pp_layer_partition=None
-        )
+        flags = replace(flags, overrides=replace(flags.overrides, weights_bytes=None), pp_layer_partition=None)
     return plan_flags(plan.model, plan.gpu, flags)
 
 

@@ -161,9 +161,7 @@ def _confusions(facts: ServerFacts, shape: Shape) -> list[tuple[float, str]]:
     found: list[tuple[float, str]] = []
     for size in (2, 4, 8, 16):
         if size != tp:
-            found.append(
-                (size, f"as if the cache were cut {size} ways more (tensor_parallel_size {tp * size}?)")
-            )
+            found.append((size, f"as if the cache were cut {size} ways more (tensor_parallel_size {tp * size}?)"))
             found.append(
                 (
                     1 / size,
@@ -177,9 +175,7 @@ def _confusions(facts: ServerFacts, shape: Shape) -> list[tuple[float, str]]:
         found.append((queries, "as if every query head had its own K and V (MHA, not GQA)"))
     if pp > 1:
         whole = sum(group.token_bytes for group in shape.groups)
-        found.append(
-            (shape.token_bytes / whole, f"as if one pipeline stage held all {model.num_hidden_layers} layers")
-        )
+        found.append((shape.token_bytes / whole, f"as if one pipeline stage held all {model.num_hidden_layers} layers"))
     return found
 
 
@@ -216,9 +212,7 @@ def _definition(facts: ServerFacts, checks: list[Check], shape: Shape | None) ->
 
 def _stages(checks: list[Check]) -> list[str]:
     if any("all stages" in check.words for check in checks):
-        return [
-            "the engine charged one pipeline stage with the layers of all stages; a stage needs only its own"
-        ]
+        return ["the engine charged one pipeline stage with the layers of all stages; a stage needs only its own"]
     return []
 
 
@@ -226,24 +220,18 @@ def _per_token(facts: ServerFacts, shape: Shape | None) -> list[str]:
     """What the figures say about bytes a token, and how many full requests the tokens are."""
     f, found = facts, []
     if shape is None and f.pool_gib and f.kv_tokens:
-        found.append(
-            f"the pool and the tokens imply {f.pool_gib * GIB / f.kv_tokens:,.0f} bytes a token on one GPU"
-        )
+        found.append(f"the pool and the tokens imply {f.pool_gib * GIB / f.kv_tokens:,.0f} bytes a token on one GPU")
     if shape is not None and f.num_gpu_blocks and f.pool_gib is None:
         pool = f.num_gpu_blocks * shape.block_bytes / GIB
         found.append(f"{f.num_gpu_blocks:,} blocks of this model are {pool:.2f} GiB on one GPU")
     if f.kv_tokens and f.max_model_len and f.max_concurrency is None:
-        found.append(
-            f"{f.kv_tokens:,} tokens are {f.kv_tokens / f.max_model_len:.2f} requests of {f.max_model_len:,}"
-        )
+        found.append(f"{f.kv_tokens:,} tokens are {f.kv_tokens / f.max_model_len:.2f} requests of {f.max_model_len:,}")
     asked = f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len
     if asked and single_slope(f) is None:
         assert f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len
         slope = (f.needed_kv_gib - f.available_kv_gib) / (f.max_model_len - f.estimated_max_len)
         fixed = f.needed_kv_gib - slope * f.max_model_len
-        found.append(
-            f"a request costs {fixed:.2f} GiB whatever its length, and {slope * GIB:,.0f} bytes a token"
-        )
+        found.append(f"a request costs {fixed:.2f} GiB whatever its length, and {slope * GIB:,.0f} bytes a token")
     return found
 
 
@@ -324,9 +312,7 @@ def _largest(lines: tuple[Line, ...]) -> list[str]:
         and line.predicted_gib is not None
     ]
     if not apart:
-        return [
-            f"the predicted pool is {gap:+.2f} GiB off and the log does not show the terms that would explain it"
-        ]
+        return [f"the predicted pool is {gap:+.2f} GiB off and the log does not show the terms that would explain it"]
     size, line = max(apart, key=lambda item: item[0])
     return [f"the predicted pool is {gap:+.2f} GiB off; {line.name} explains {size:.2f} GiB of it"]
 
