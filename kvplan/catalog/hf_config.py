@@ -295,7 +295,9 @@ def declared_group(entry: Mapping[str, Any], kv_heads: int, head_dim: int) -> Kv
     window = int(entry.get("window") or 0)
     if (window > 0) != (attention in ("sliding_window", "chunked_local")):
         raise InputError(f"{attention} layers and window do not go together", field="kv_groups.window", value=window)
-    layers = _size({"layers": entry.get("layers", 1)}, "layers", "")
+    layers = entry.get("layers", 1)
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+        raise InputError("must be a positive whole number", field="kv_groups.layers", value=layers)
     heads = int(entry.get("num_key_value_heads") or kv_heads)
     size = int(entry.get("head_dim") or head_dim)
     value_size = 0 if attention == "mla" else int(entry.get("value_head_dim") or size)

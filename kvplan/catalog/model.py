@@ -96,8 +96,8 @@ def _with_groups(config: dict[str, Any], groups: Any, name: str) -> ModelConfig:
     if not ("num_key_value_heads" in config and "head_dim" in config) and "hidden_size" not in config:
         if not all("num_key_value_heads" in group and "head_dim" in group for group in groups):
             notes = (
-                f"the model names no heads: a slot is counted as {_NOMINAL_HEADS} KV head of {_NOMINAL_HEAD_DIM}, so bytes "
-                "are nominal; blocks are exact where num_gpu_blocks_override sets them",
+                f"the model names no heads: a slot is counted as {_NOMINAL_HEADS} KV head of {_NOMINAL_HEAD_DIM}, so "
+                "bytes are nominal; blocks are exact where num_gpu_blocks_override sets them",
             )
         config.setdefault("num_key_value_heads", _NOMINAL_HEADS)
         config.setdefault("head_dim", _NOMINAL_HEAD_DIM)

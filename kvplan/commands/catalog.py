@@ -29,39 +29,27 @@ def models(
     if as_json:
         typer.echo(json.dumps(rows if name is None else rows[0], indent=2))
         return
+    console = standard_output()
+    if name:
+        for key, value in rows[0].items():
+            shown = "; ".join(_group_words(group) for group in value) if key == "kv_groups" else value
+            console.print(f"{key:>24}  {shown}", markup=False, soft_wrap=True)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model")
-    for title in (
-        "layers",
-        "KV/q heads",
-        "head_dim",
-        "hidden",
-        "vocab",
-        "longest",
-        "params B",
-        "active B",
-        "KiB/token",
-    ):
+    table.add_column("model", no_wrap=True)
+    for title in ("layers", "params B", "active B", "KiB/token"):
         table.add_column(title, justify="right")
     table.add_column("cache")
     for row in rows:
         table.add_row(
             row["name"],
             str(row["num_hidden_layers"]),
-            f"{row['num_key_value_heads']}/{row['num_attention_heads']}",
-            str(row["head_dim"]),
-            str(row["hidden_size"]),
-            str(row["vocab_size"]),
-            str(row["max_position_embeddings"]),
             f"{row['params_b']:.2f}",
             f"{row['active_params_b']:.2f}",
             f"{row['kv_bytes_per_token'] / 1024:g}",
-            ", ".join(_group_words(group) for group in row["kv_groups"]),
+            "; ".join(_group_words(group) for group in row["kv_groups"]),
         )
-    console = standard_output()
     console.print(table)
-    if name:
-        console.print(f"source: {chosen[0].source}", markup=False)
 
 
 def gpus(as_json: AsJson = False) -> None:

@@ -12,7 +12,7 @@ import typer
 from kvplan.catalog import load_gpu, load_model
 from kvplan.errors import InputError
 from kvplan.memory.checks import Check
-from kvplan.memory.logs import read_log
+from kvplan.memory.logs import read_servers
 from kvplan.memory.overrides import save_overrides
 from kvplan.memory.reconcile import Reconciliation, reconcile
 from kvplan.memory.reports import check_report, model_named
@@ -66,22 +66,31 @@ def reconcile_log(
     if reports := _reports(log, text):
         _print_reports(reports, as_json)
         return
-    facts = read_log(text.splitlines(), source=log)
-    facts = facts.with_values(**{name: value for name, value in stated.items() if value is not None})
-    shape = load_model(model) if model else model_named(facts.model)
+    given = {name: value for name, value in stated.items() if value is not None}
+    servers = [facts.with_values(**given) for facts in read_servers(text.splitlines(), source=log)]
     card = load_gpu(gpu) if gpu else None
-    result = reconcile(facts, shape, card)
+    results = [reconcile(facts, load_model(model) if model else model_named(facts.model), card) for facts in servers]
     if as_json:
-        typer.echo(json.dumps(_summary(result), indent=2))
+        rows = [_summary(result) for result in results]
+        typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows, indent=2))
     else:
-        print_reconciliation(standard_output(), result)
-        if shape is None:
-            named = f"the catalogue does not know {facts.model!r}" if facts.model else "the log names no model"
-            standard_error().print(f"{named}: --model lets its blocks be computed", markup=False)
-        if card is None and shape is not None:
-            standard_error().print("--gpu lays kvplan's own prediction beside the log", markup=False)
+        _print(results, card is not None)
     if save is not None:
-        save_overrides(result.overrides, save, header=_header(facts))
+        save_overrides(results[-1].overrides, save, header=_header(servers[-1]))
+
+
+def _print(results: list[Reconciliation], predicted: bool) -> None:
+    console = standard_output()
+    for number, result in enumerate(results, start=1):
+        if len(results) > 1:
+            console.rule(f"server {number}", align="left")
+        print_reconciliation(console, result)
+    error, last = standard_error(), results[-1]
+    if last.model is None:
+        named = f"the catalogue does not know {last.facts.model!r}" if last.facts.model else "the log names no model"
+        error.print(f"{named}: --model lets its blocks be computed", markup=False, soft_wrap=True)
+    elif not predicted:
+        error.print("--gpu lays kvplan's own prediction beside the log", markup=False, soft_wrap=True)
 
 
 def _read(log: str) -> str:

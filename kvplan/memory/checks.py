@@ -117,8 +117,8 @@ def identities(facts: ServerFacts) -> Iterator[Check]:
         computed = f.parameters * 2 / GIB / (f.tensor_parallel_size or 1)
         words = "parameters x 2 bytes"
         yield Check("weights", f.weights_gib, computed, "GiB", 0.02 * f.weights_gib, words)
-    if (slope := single_slope(facts)) is not None:
-        assert f.needed_kv_gib and f.available_kv_gib and f.estimated_max_len
+    slope = single_slope(facts)
+    if slope is not None and f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib:
         computed = f.available_kv_gib / slope
         slack = computed * (0.005 / f.needed_kv_gib + 0.005 / f.available_kv_gib) + (f.block_size or 16)
         words = "available / (needed / max_model_len): one cost a token"
@@ -204,11 +204,11 @@ def against_model(facts: ServerFacts, shape: Shape) -> Iterator[Check]:
     if f.kv_tokens:
         yield from _tokens(facts, shape, pool)
     if f.max_concurrency and f.max_model_len:
-        yield from _concurrency(facts, shape, pool)
+        yield from _concurrency(facts, shape, pool, f.max_concurrency, f.max_model_len)
     if f.needed_kv_gib and f.max_model_len:
-        yield _needed(facts, shape)
+        yield _needed(facts, shape, f.needed_kv_gib, f.max_model_len)
     if f.estimated_max_len and f.available_kv_gib and not shape.hybrid:
-        yield _longest(facts, shape)
+        yield _longest(facts, shape, f.estimated_max_len, f.available_kv_gib)
 
 
 def _printed(gib: float) -> float:
@@ -243,10 +243,11 @@ def _tokens(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterator[Ch
         yield Check("tokens", logged, computed, "tokens", slack * computed + shape.block_size, words)
 
 
-def _concurrency(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterator[Check]:
+def _concurrency(
+    facts: ServerFacts, shape: Shape, pool: float | None, logged: float, max_model_len: int
+) -> Iterator[Check]:
     f = facts
-    assert f.max_concurrency and f.max_model_len
-    logged, per_request, slack = f.max_concurrency, shape.blocks_per_request(f.max_model_len), 0.0051
+    per_request, slack = shape.blocks_per_request(max_model_len), 0.0051
     candidates = [float(count) for count in (f.num_gpu_blocks, f.blocks_before_override) if count]
     if not candidates and f.kv_tokens and not shape.hybrid:
         candidates = [f.kv_tokens / shape.block_size]
@@ -258,26 +259,21 @@ def _concurrency(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterat
         yield Check("max_concurrency", logged, computed, "x", slack, "blocks / blocks a request")
 
 
-def _needed(facts: ServerFacts, shape: Shape) -> Check:
+def _needed(facts: ServerFacts, shape: Shape, logged: float, max_model_len: int) -> Check:
     """One request of max_model_len; engines before the per-stage check charged every stage with the whole model."""
-    f = facts
-    assert f.needed_kv_gib and f.max_model_len
-    blocks = shape.blocks_per_request(f.max_model_len)
+    blocks = shape.blocks_per_request(max_model_len)
     options = [("one request of max_model_len", blocks * shape.block_bytes / GIB)]
-    if (f.pipeline_parallel_size or 1) > 1:
+    if (facts.pipeline_parallel_size or 1) > 1:
         options.append(("one request in the layers of all stages", blocks * bytes_per_block(shape.groups) / GIB))
-    logged = f.needed_kv_gib
     words, computed = min(options, key=lambda option: abs(option[1] - logged))
     return Check("needed", logged, computed, "GiB", 0.006, words)
 
 
-def _longest(facts: ServerFacts, shape: Shape) -> Check:
-    f = facts
-    assert f.estimated_max_len and f.available_kv_gib
-    logged, options = f.estimated_max_len, [("pool, in whole blocks", shape.block_bytes)]
-    if (f.pipeline_parallel_size or 1) > 1:
+def _longest(facts: ServerFacts, shape: Shape, logged: int, available_gib: float) -> Check:
+    options = [("pool, in whole blocks", shape.block_bytes)]
+    if (facts.pipeline_parallel_size or 1) > 1:
         options.append(("pool over the layers of all stages, in whole blocks", bytes_per_block(shape.groups)))
-    lengths = [(words, f.available_kv_gib * GIB // block * shape.block_size) for words, block in options]
+    lengths = [(words, available_gib * GIB // block * shape.block_size) for words, block in options]
     words, computed = min(lengths, key=lambda option: abs(option[1] - logged))
-    slack = _printed(f.available_kv_gib) / f.available_kv_gib * computed + shape.block_size
+    slack = _printed(available_gib) / available_gib * computed + shape.block_size
     return Check("estimated_max_len", logged, computed, "tokens", slack, words)

@@ -192,22 +192,42 @@ def _fitting_utilization(facts: ServerFacts, check: Check) -> float | None:
 
 def _definition(facts: ServerFacts, checks: list[Check], shape: Shape | None) -> list[str]:
     """Which definition the token line follows, and what the other one would say."""
-    if not facts.kv_tokens or shape is None:
+    f = facts
+    if not f.kv_tokens:
         return []
+    product = f.max_concurrency * f.max_model_len if f.max_concurrency and f.max_model_len else None
+    if shape is None:
+        return _definition_alone(f, product)
     used = next((check.words for check in checks if check.name == "tokens" and not check.identity), None)
     if used is None or not shape.hybrid:
         return []
-    if used.startswith("blocks"):
-        other = (
-            f"; by concurrency it would be {facts.max_concurrency * facts.max_model_len:,.0f}"
-            if (facts.max_concurrency and facts.max_model_len)
-            else ""
-        )
-        return [
-            f"the token line is blocks / {len(shape.groups)} groups x {shape.block_size} (before vLLM 0.21){other}: it says "
-            "little for this hybrid model, read the concurrency"
-        ]
-    return ["the token line is max_concurrency x max_model_len (vLLM 0.21 and later)"]
+    if not used.startswith("blocks"):
+        return ["the token line is max_concurrency x max_model_len (vLLM 0.21 and later)"]
+    other = f"; by concurrency it would be {product:,.0f}" if product else ""
+    return [
+        f"the token line is blocks / {len(shape.groups)} groups x {shape.block_size} (before vLLM 0.21){other}: it "
+        "says little for this hybrid model, read the concurrency"
+    ]
+
+
+def _definition_alone(facts: ServerFacts, product: float | None) -> list[str]:
+    """The same where no model is known: the figures may still tell."""
+    f, found = facts, []
+    assert f.kv_tokens is not None
+    if product is not None and f.max_concurrency and f.max_model_len:
+        line = f"{f.max_concurrency:g} x {f.max_model_len:,} = {product:,.0f}"
+        if abs(f.kv_tokens - product) <= 0.006 * f.max_model_len + 1:
+            found.append(
+                f"the token line is max_concurrency x max_model_len ({line}), as it is by blocks in a dense model"
+            )
+        else:
+            found.append(
+                f"the token line is not max_concurrency x max_model_len ({line}): it counts blocks / groups x block "
+                "size, as vLLM before 0.21 did for hybrid models; read the concurrency"
+            )
+    if f.num_gpu_blocks and f.kv_tokens % f.num_gpu_blocks == 0:
+        found.append(f"the token line is {f.num_gpu_blocks:,} blocks x {f.kv_tokens // f.num_gpu_blocks}")
+    return found
 
 
 def _stages(checks: list[Check]) -> list[str]:
@@ -221,14 +241,21 @@ def _per_token(facts: ServerFacts, shape: Shape | None) -> list[str]:
     f, found = facts, []
     if shape is None and f.pool_gib and f.kv_tokens:
         found.append(f"the pool and the tokens imply {f.pool_gib * GIB / f.kv_tokens:,.0f} bytes a token on one GPU")
+    if shape is None and f.num_gpu_blocks and f.num_cpu_blocks:
+        block = (f.swap_space_gib or 4.0) * 1024 / f.num_cpu_blocks
+        found.append(
+            f"{f.num_cpu_blocks:,} CPU blocks in a swap space of {f.swap_space_gib or 4:g} GiB are {block:.2f} MiB "
+            f"each: the pool is {f.num_gpu_blocks * block / 1024:.2f} GiB"
+        )
+    if f.num_gpu_blocks and f.kv_tokens is None and f.max_concurrency and f.max_model_len:
+        size = f.max_concurrency * f.max_model_len / f.num_gpu_blocks
+        found.append(f"{f.num_gpu_blocks:,} blocks at that concurrency hold {size:.1f} tokens each")
     if shape is not None and f.num_gpu_blocks and f.pool_gib is None:
         pool = f.num_gpu_blocks * shape.block_bytes / GIB
         found.append(f"{f.num_gpu_blocks:,} blocks of this model are {pool:.2f} GiB on one GPU")
     if f.kv_tokens and f.max_model_len and f.max_concurrency is None:
         found.append(f"{f.kv_tokens:,} tokens are {f.kv_tokens / f.max_model_len:.2f} requests of {f.max_model_len:,}")
-    asked = f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len
-    if asked and single_slope(f) is None:
-        assert f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len
+    if f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len and single_slope(f) is None:
         slope = (f.needed_kv_gib - f.available_kv_gib) / (f.max_model_len - f.estimated_max_len)
         fixed = f.needed_kv_gib - slope * f.max_model_len
         found.append(f"a request costs {fixed:.2f} GiB whatever its length, and {slope * GIB:,.0f} bytes a token")
