@@ -81,11 +81,14 @@ def read_header(path: Path) -> Iterator[Tensor]:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= _HEADER_LIMIT:
                 raise InputError("no safetensors header", source=str(path), value=length)
-            header = json.loads(file.read(length))
+            text = file.read(length)
+            header = json.loads(text)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
     except ValueError:
         raise InputError("the safetensors header is cut short or not JSON", source=str(path)) from None
+    if len(text) < length or not isinstance(header, dict):
+        raise InputError("the safetensors header is cut short or no mapping", source=str(path))
     for name, entry in header.items():
         if name != "__metadata__":
             yield _tensor(name, entry, path)

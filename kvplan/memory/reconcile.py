@@ -144,9 +144,9 @@ def _explain(check: Check, facts: ServerFacts, shape: Shape | None) -> str:
     if shape is None:
         return f"{start} ({check.words})"
     ratio = check.logged / check.computed if check.computed else 0.0
-    for factor, words in _confusions(facts, shape):
-        if abs(ratio / factor - 1) < 0.004:
-            return f"{start}: {words}"
+    readings = [words for factor, words in _confusions(facts, shape) if abs(ratio / factor - 1) < 0.004]
+    if readings:
+        return f"{start}: " + ", or ".join(dict.fromkeys(readings))
     if check.name in ("tokens", "gpu_blocks") and 0.95 < ratio < 1 and (facts.tensor_parallel_size or 1) > 1:
         return f"{start}: the GiB line is one rank's, and the rank with the least sets the blocks for all"
     if check.name == "estimated_max_len":
@@ -160,22 +160,19 @@ def _confusions(facts: ServerFacts, shape: Shape) -> list[tuple[float, str]]:
     model = shape.model
     found: list[tuple[float, str]] = []
     for size in (2, 4, 8, 16):
-        if size != tp:
-            found.append((size, f"as if the cache were cut {size} ways more (tensor_parallel_size {tp * size}?)"))
-            found.append(
-                (
-                    1 / size,
-                    f"as if {size} times the cache stood on this GPU (heads not divided by TP {size}?)",
-                )
-            )
+        found.append((size, f"as if the cache were cut {size} ways more (tensor_parallel_size {tp * size}?)"))
+        whole = "heads not divided by TP" if size == tp else f"a pool counted for {size} GPUs"
+        found.append((1 / size, f"as if {size} times the cache stood on this GPU ({whole}?)"))
     found.append((2.0, "as if the cache were fp8"))
     found.append((0.5, "as if the cache had twice the bytes a value (kv_cache_dtype ignored?)"))
     if model.num_key_value_heads and model.num_attention_heads:
         queries = model.num_key_value_heads / model.num_attention_heads
         found.append((queries, "as if every query head had its own K and V (MHA, not GQA)"))
     if pp > 1:
-        whole = sum(group.token_bytes for group in shape.groups)
-        found.append((shape.token_bytes / whole, f"as if one pipeline stage held all {model.num_hidden_layers} layers"))
+        model_bytes = sum(group.token_bytes for group in shape.groups)
+        found.append(
+            (shape.token_bytes / model_bytes, f"as if one pipeline stage held all {model.num_hidden_layers} layers")
+        )
     return found
 
 
