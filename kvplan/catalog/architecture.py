@@ -150,6 +150,8 @@ class ModelConfig:
     """Heads of the sparse-attention indexer (DeepSeek-V3.2), 0 where attention is dense."""
     index_head_dim: int = 0
     quantization: Quantization | None = None
+    kv_cache_dtype: str = "auto"
+    """What the checkpoint asks the cache to be (``kv_cache_scheme``); engines take it where the flag says auto."""
     other_parameters: int = 0
     """Parameters beside the decoder that are loaded with it: vision tower, projector."""
     declared_groups: tuple[KvGroup, ...] = ()

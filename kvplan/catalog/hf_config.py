@@ -8,7 +8,7 @@ from typing import Any
 from kvplan.catalog.architecture import KvGroup, LayerKind, ModelConfig
 from kvplan.catalog.dtypes import canonical_dtype
 from kvplan.catalog.hf_layers import build_layers
-from kvplan.catalog.hf_quantization import read_quantization
+from kvplan.catalog.hf_quantization import announced_kv_dtype, read_quantization
 from kvplan.catalog.hf_rotary import rotary_tables
 from kvplan.catalog.hf_vision import vision_parameters
 from kvplan.errors import InputError
@@ -109,6 +109,7 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
     )
     layers = build_layers(text, defaults, {"intermediate_size": expert_width} if experts else {})
     dtype = canonical_dtype(text.get("dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    quantized = config.get("quantization_config") or text.get("quantization_config")
     return ModelConfig(
         name=name or str(config.get("_name_or_path") or family or "model"),
         architecture=str((config.get("architectures") or text.get("architectures") or [""])[0]),
@@ -149,7 +150,8 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         v_head_dim=int(text.get("v_head_dim") or head_dim),
         index_heads=int(text.get("index_n_heads") or 0) if mla else 0,
         index_head_dim=int(text.get("index_head_dim") or 0) if mla else 0,
-        quantization=read_quantization(config.get("quantization_config") or text.get("quantization_config")),
+        quantization=read_quantization(quantized),
+        kv_cache_dtype=announced_kv_dtype(quantized),
         other_parameters=vision_parameters(config, hidden),
         declared_groups=(),
         source=source,

@@ -64,6 +64,17 @@ def read_quantization(config: Mapping[str, Any] | None) -> Quantization | None:
     )
 
 
+def announced_kv_dtype(config: Mapping[str, Any] | None) -> str:
+    """The cache type a quantized checkpoint carries scales for: ``fp8``, ``nvfp4``, or ``auto`` where it names none."""
+    if not config:
+        return "auto"
+    scheme = config.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping) and scheme.get("type") == "float":
+        return {8: "fp8", 4: "nvfp4"}.get(int(scheme.get("num_bits") or 0), "auto")
+    algorithm = str(config.get("kv_cache_quant_algo") or "").upper()
+    return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(algorithm, "auto")
+
+
 def _excluded(config: Mapping[str, Any]) -> frozenset[str]:
     names: Sequence[str] = config.get("modules_to_not_convert") or config.get("ignore") or ()
     if isinstance(names, str):

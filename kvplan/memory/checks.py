@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvplan.catalog import ModelConfig
 from kvplan.memory.defaults import parse_version
 from kvplan.memory.groups import CacheGroup, blocks_per_request, bytes_per_block, cache_groups
-from kvplan.memory.kv_dtype import kv_format
+from kvplan.memory.kv_dtype import model_kv_format
 from kvplan.memory.parallel import stage_layers
 from kvplan.memory.server_facts import ServerFacts
 from kvplan.memory.weights import weights_bytes
@@ -78,7 +78,7 @@ def shape_of(model: ModelConfig, facts: ServerFacts) -> Shape:
     states = any(group.attention == "state_space" for group in model.kv_groups)
     groups = cache_groups(
         model,
-        kv_format(facts.kv_cache_dtype or "auto", facts.dtype or model.dtype, engine),
+        model_kv_format(model, facts.kv_cache_dtype or "auto", engine),
         tensor_parallel_size=tp,
         block_size=16 if states and size % 16 == 0 and engine == "vllm" else size,
         num_speculative_tokens=facts.num_speculative_tokens or 0,

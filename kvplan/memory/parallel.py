@@ -49,8 +49,8 @@ def padded_vocab(vocab_size: int, multiple: int = 64) -> int:
 def tensor_parallel_problem(model: ModelConfig, tensor_parallel_size: int) -> str | None:
     """Why this model cannot be split so many ways, or None.
 
-    Query heads must divide; KV heads must divide or be replicated evenly; the vocabulary and the feed-forward width
-    must divide.
+    Query heads must divide; KV heads must divide or be replicated evenly; the vocabulary (padded to 64 rows) and the
+    feed-forward widths must divide, into whole blocks where a checkpoint's scales cover blocks.
     """
     tp = tensor_parallel_size
     if tp == 1:
@@ -63,9 +63,12 @@ def tensor_parallel_problem(model: ModelConfig, tensor_parallel_size: int) -> st
     for kv_heads in sorted(own):
         if kv_heads % tp and tp % kv_heads:
             reasons.append(f"{kv_heads} KV heads can neither be divided by {tp} nor replicated over it")
-    if model.vocab_size % tp:
+    if padded_vocab(model.vocab_size) % tp:
         reasons.append(f"a vocabulary of {model.vocab_size} cannot be divided by {tp}")
-    for width in sorted({layer.intermediate_size for layer in model.layers if layer.feed_forward == "dense"}):
+    block = model.quantization.block[0] if model.quantization and model.quantization.block else 1
+    for width in sorted({layer.intermediate_size for layer in model.layers if layer.intermediate_size}):
         if width % tp:
             reasons.append(f"a feed-forward width of {width} cannot be divided by {tp}")
+        elif width // tp % block:
+            reasons.append(f"a feed-forward width of {width} / {tp} is no multiple of the scales' block of {block}")
     return "; ".join(reasons) or None

@@ -216,3 +216,16 @@ def test_both_definitions_of_tokens_are_stated() -> None:
     assert plan.kv_cache_size_tokens == plan.tokens_by_concurrency
     older = plan_memory(load_model("gemma-4-31b"), load_gpu("h200"), max_model_len=32768, version="0.20")
     assert older.kv_cache_size_tokens == older.tokens_by_blocks
+
+
+def test_block_scales_forbid_some_splits() -> None:
+    """Qwen3-30B-A3B-FP8: experts 768 wide in blocks of 128 split two ways (384) and not four (192)."""
+    model = load_model("qwen3-30b-a3b-fp8")
+    assert tensor_parallel_problem(model, 2) is None
+    assert "768 / 4 is no multiple" in str(tensor_parallel_problem(model, 4))
+    assert tensor_parallel_problem(load_model("qwen3-30b-a3b"), 4) is None
+
+
+def test_a_padded_vocabulary_divides() -> None:
+    model = load_model({"base": "llama-3.1-8b", "vocab_size": 128_257})
+    assert tensor_parallel_problem(model, 2) is None
