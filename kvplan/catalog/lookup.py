@@ -17,7 +17,8 @@ def load_table(file_name: str) -> dict[str, dict[str, Any]]:
     import yaml
 
     text = files("kvplan.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
-    table: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser reads the models ten times faster
+    table: dict[str, dict[str, Any]] = yaml.load(text, Loader=loader)
     return table
 
 

@@ -51,7 +51,7 @@ VERDICTS: dict[str, str | tuple[str, str]] = {
     "vllm-54703": ("nothing to check", UNKNOWN_MODEL),
     "vllm-51454": ("nothing to check", UNKNOWN_MODEL),
     "vllm-44376": ("nothing to check", UNKNOWN_MODEL),  # two unknowns, two figures: the finding gives both
-    "vllm-28228": ("nothing to check", UNKNOWN_MODEL),
+    "vllm-28228": ("nothing to check", "too few figures"),
     "configiq-112": ("nothing to check", UNKNOWN_MODEL),
     "ik-llamacpp-1607": ("nothing to check", OTHER_KINDS),
     "llmd-planner-205-llama8b": "agrees",
