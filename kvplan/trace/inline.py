@@ -14,6 +14,9 @@ from kvplan.trace.rows import LEAST, number, small, tokens
 from kvplan.trace.trace import Origin, Trace
 
 KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n", "beam_width")
+"""What people write."""
+EXACT_KEYS = ("content", "output_content")
+"""What ``kvplan trace convert`` writes in their place: segments ``[source, start, tokens]``, and the output's source."""
 
 
 def inline_trace(
@@ -57,7 +60,10 @@ def inline_trace(
         columns["session"] = np.array(
             [-1 if s is None else sessions.setdefault(s, len(sessions)) for s in (row["session"] for row, _, _ in rows)]
         )
-    shared = any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
+    exact = [row["content"] is not None for row, _, _ in rows]
+    if any(exact) and not all(exact):
+        raise InputError("must be given for all requests or for none", field="content", source=source, line=1)
+    shared = any(exact) or any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
     return Trace(
         np.array([row["arrival"] for row, _, _ in rows]),
         np.array([row["prompt"] for row, _, _ in rows]),
@@ -73,7 +79,7 @@ def _row(request: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(request, Mapping):
         raise InputError("is no request: a mapping with arrival, prompt and output", value=request)
     for key in request:
-        if key not in KEYS:
+        if key not in KEYS and key not in EXACT_KEYS:
             near = difflib.get_close_matches(str(key), KEYS, 1)
             raise InputError(
                 "is not a key of a request",
@@ -90,7 +96,11 @@ def _row(request: Mapping[str, Any]) -> dict[str, Any]:
         "output": _at_least_one(request, "output"),
         "session": request.get("session"),
         "prefix": _prefix(request.get("prefix")),
+        "content": _segments(request.get("content")),
+        "output_content": small(request.get("output_content", -1), "output_content", -1),
     }
+    if row["content"] is not None and row["prefix"]:
+        raise InputError("goes with no prefix: content tells it all", field="content")
     for key in ("id", "session"):
         if isinstance(row[key], (dict, list)):
             raise InputError("must be a name or a number", field=key, value=row[key])
@@ -113,7 +123,23 @@ def _prefix(prefix: Any) -> tuple[Any, int] | None:
     return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
 
 
+def _segments(value: Any) -> list[Segment] | None:
+    if value is None:
+        return None
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    for part in parts:
+        three = isinstance(part, (list, tuple)) and len(part) == 3
+        if not three or not all(type(number) is int and 0 <= number < 1 << 62 for number in part):
+            raise InputError("must be a list of [source, start, tokens]", field="content", value=part)
+    return [(source, start, count) for source, start, count in parts]
+
+
 def _add_content(content: ContentBuilder, row: dict[str, Any]) -> None:
+    if row["content"] is not None:
+        if sum(count for _, _, count in row["content"]) > row["prompt"]:
+            raise InputError("is longer than the prompt", field="content")
+        content.add(row["content"], output_source=row["output_content"])
+        return
     head: list[Segment] = []
     if row["prefix"]:
         name, count = row["prefix"]

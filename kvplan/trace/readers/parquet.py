@@ -41,6 +41,9 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
     line = 0
     with _opened(source) as file:
         names = set(file.schema_arrow.names)
+        stated = (file.schema_arrow.metadata or {}).get(b"block_size", b"")
+        if builder.block_size is None and stated.isdigit() and 0 < int(stated[:9]) < 1 << 20:
+            builder.block_size = int(stated[:9])
         roles = {role: name for role, name in table.columns.items() if name in names}
         extra = [name for name in ("hash_ids", *SEGMENTS, "output_source") if name in names and name not in roles.values()]
         try:

@@ -73,7 +73,8 @@ class Histogram:
         edges = np.concatenate([[min(1.0, self.edges[0] if len(self.edges) else top)], self.edges, [top]])
         counts = np.diff(np.concatenate([[0.0], self.up_to, [self.count]]))
         low, high = -6.0, 6.0
-        target = None if self.total is None else self.total / self.count
+        # Whole tokens come from rounding up, which adds a half.
+        target = None if self.total is None else self.total / self.count - 0.5
         best = _power_quantiles(edges, counts, 1.0)
         if target is None:
             return best

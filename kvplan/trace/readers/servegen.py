@@ -146,7 +146,7 @@ def _pmf(text: Any, source: Source) -> tuple[Longs, Doubles] | None:
     while at < len(body):
         pair = _PAIR.match(body, at)
         try:
-            if pair is None or not 0 < int(pair[1]) <= MAX_TOKENS or not 0 <= float(pair[2]) < 1e9:
+            if pair is None or not 0 <= int(pair[1]) <= MAX_TOKENS or not 0 <= float(pair[2]) < 1e9:
                 raise ValueError
         except ValueError:
             raise InputError("is no distribution", value=body[at : at + 40], source=source.name, line=1) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -57,7 +58,8 @@ def read_scenario(source: Source, seed: int | None) -> Trace:
             "holds neither requests nor a synthetic workload", source=source.name, line=1, hint="give the trace file itself"
         )
     try:
-        return synthesize(spec, seed)
+        trace = synthesize(spec, seed)
+        return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, path=source.name))
     except InputError as error:
         value = {"value": error.value} if error.has_value else {}
         line = _line(node, "workload")
