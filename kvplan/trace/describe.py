@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.fit import dispersion
 from kvplan.trace.sharing import hit_blocks, prefix_hits
 from kvplan.trace.trace import Longs, Trace
@@ -43,6 +44,23 @@ def describe(trace: Trace) -> dict[str, Any]:
         **_sharing(trace),
         "facts": dict(origin.facts),
         "notes": list(origin.notes),
+    }
+
+
+def no_requests(told: NoRequestsError) -> dict[str, Any]:
+    """``describe`` for a file that was understood and holds no request."""
+    return {
+        "path": told.source,
+        "format": told.format,
+        "rows": 0,
+        "requests": 0,
+        "bad_rows": 0,
+        "span_s": 0.0,
+        "prompt": None,
+        "output": None,
+        "prefix_hit_rate": None,
+        "facts": told.facts,
+        "notes": [told.message],
     }
 
 

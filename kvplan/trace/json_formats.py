@@ -77,7 +77,10 @@ def infer_unit(sample: Sample) -> tuple[str, str]:
     """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms or vLLM's and GuideLLM's seconds."""
     times = [value["timestamp"] for value in sample if isinstance(value.get("timestamp"), (int, float))]
     gap = (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
-    if any(isinstance(time, float) and not time.is_integer() for time in times) and gap < 10:
+    floats = [time for time in times if isinstance(time, float)]
+    if any(time.is_integer() for time in floats):
+        return "s", "whole numbers written as decimals, as programs write seconds"
+    if floats and gap < 10:
         return "s", f"fractional timestamps {gap:.3g} apart"
     if any(isinstance(value.get("timestamp"), str) for value in sample):
         return "s", "dates or numbers as texts"

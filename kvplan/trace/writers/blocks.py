@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -67,18 +68,27 @@ def _blocks(segments: list[tuple[int, int, int]], prompt: int, size: int) -> lis
 
 
 def fitting_block_size(trace: Trace) -> int:
-    """The file's own block size, or the largest usual one that keeps nearly all that is shared."""
-    if trace.origin.block_size is not None:
-        return trace.origin.block_size
-    hits = prefix_hits(trace)
-    total = int(hits.tokens.sum())
-    for size in SIZES:
-        if kept_tokens(trace, hits, size) >= _KEPT * total:
+    """The file's own block size, or the largest usual one, that keeps nearly all that prompts share."""
+    hits = _prompt_hits(trace)
+    own = [] if trace.origin.block_size is None else [trace.origin.block_size]
+    for size in (*own, *SIZES):
+        if _kept(trace, hits, size) >= _KEPT * hits.tokens.sum():
             return size
     return SIZES[-1]
 
 
-def kept_tokens(trace: Trace, hits: PrefixHits, size: int) -> int:
-    """How many of the hit tokens blocks of ``size`` can tell of."""
+def kept_share(trace: Trace, size: int) -> float:
+    """Which part of the shared tokens ids of ``size`` tell of; what repeats a generated output is not in them."""
+    total = prefix_hits(trace).tokens.sum()
+    return float(_kept(trace, _prompt_hits(trace), size) / total) if total else 1.0
+
+
+def _prompt_hits(trace: Trace) -> PrefixHits:
+    assert trace.content is not None
+    unnamed = dataclasses.replace(trace.content, output_source=np.full(len(trace), -1, np.int64))
+    return prefix_hits(dataclasses.replace(trace, content=unnamed))
+
+
+def _kept(trace: Trace, hits: PrefixHits, size: int) -> int:
     whole = hits.tokens == trace.prompt_tokens
     return int(np.where(whole, hits.tokens, hits.tokens // size * size).sum())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,8 @@ from typing import IO, Any
 
 from kvplan.errors import InputError
 from kvplan.files import atomic_path, atomic_write
-from kvplan.trace.sharing import prefix_hits
 from kvplan.trace.trace import Trace
-from kvplan.trace.writers.blocks import fitting_block_size, kept_tokens
+from kvplan.trace.writers.blocks import fitting_block_size, kept_share
 from kvplan.trace.writers.rows import aiperf, guidellm, mooncake, timed_trace, vidur
 from kvplan.trace.writers.scenario import scenario_yaml
 from kvplan.trace.writers.tables import write_parquet
@@ -77,7 +78,7 @@ def writer_for(path: str | os.PathLike[str], name: str | None) -> Writer:
 
 
 def write_trace(trace: Trace, path: str | os.PathLike[str], *, to: str | None = None, block_size: int | None = None) -> Written:
-    """Write ``trace`` to ``path``, whole or not at all.
+    """Write ``trace`` to ``path``, whole or not at all; ``-`` is standard output.
 
     Args:
         to: a name of ``WRITERS``; None: by the file's suffix.
@@ -92,7 +93,9 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], *, to: str | None = 
     if block_size is not None and (block_size < 1 or writer.block_size not in (None, block_size)):
         raise InputError(f"is no block size of {writer.name}", field="block_size", value=block_size)
     size = writer.block_size or block_size or (fitting_block_size(trace) if trace.content is not None else 512)
-    if writer.lines is None:
+    if path == "-":
+        _to_stdout(trace, writer, size)
+    elif writer.lines is None:
         with atomic_path(path) as temporary:
             write_parquet(trace, temporary)
     else:
@@ -101,14 +104,20 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], *, to: str | None = 
     return Written(writer.name, tuple(_losses(trace, writer, size)))
 
 
+def _to_stdout(trace: Trace, writer: Writer, size: int) -> None:
+    if writer.lines is not None:
+        writer.lines(trace, sys.stdout, size)
+        return
+    whole = io.BytesIO()  # Parquet is written with seeks, which a pipe does not have
+    write_parquet(trace, whole)
+    sys.stdout.buffer.write(whole.getvalue())
+
+
 def _losses(trace: Trace, writer: Writer, size: int) -> list[str]:
     lost: list[Any] = [name for name in _EXTRA if name not in writer.keeps and getattr(trace, name) is not None]
     notes = [f"{writer.name} has no word for: {', '.join(lost)}"] if lost else []
     if writer.blocks and trace.content is not None:
-        hits = prefix_hits(trace)
-        total = int(hits.tokens.sum())
-        kept = kept_tokens(trace, hits, size)
-        notes.append(f"hash ids of {size} tokens keep {kept / total if total else 1:.1%} of the shared tokens")
+        notes.append(f"hash ids of {size} tokens keep {kept_share(trace, size):.1%} of the shared tokens")
         if (trace.content.output_source >= 0).any():
-            notes.append("hash ids name prompts only: that later turns repeat an output is kept, that it was generated is not")
+            notes.append("hash ids name prompts only: that an earlier request generated what a later one repeats is lost")
     return notes

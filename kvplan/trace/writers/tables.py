@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from kvplan.trace.trace import Trace
 _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "request_id", "priority", "session", "n", "beam_width")
 
 
-def write_parquet(trace: Trace, path: Path) -> None:
+def write_parquet(trace: Trace, path: Path | IO[bytes]) -> None:
     """One row a request; content as lists: ``segment_source``, ``segment_start``, ``segment_tokens``, ``output_source``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
