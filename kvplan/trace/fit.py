@@ -191,7 +191,8 @@ class Closeness:
 
 def closeness(real: Trace, drawn: Trace) -> list[Closeness]:
     """Mean, p50, p90, p99 of lengths, rate, burstiness, prefix hits: of the real trace and the drawn one."""
-    return [Closeness(name, figure, figures(drawn)[name]) for name, figure in figures(real).items()]
+    wanted, got = figures(real), figures(drawn)
+    return [Closeness(name, figure, got[name]) for name, figure in wanted.items() if name in got]
 
 
 def figures(trace: Trace) -> dict[str, float]:
