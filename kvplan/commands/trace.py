@@ -22,35 +22,61 @@ app = typer.Typer(
 )
 
 _READING = "Reading"
-File = Annotated[str, typer.Argument(help="A trace of any known format; - reads standard input.", metavar="FILE")]
+File = Annotated[
+    str, typer.Argument(help="A trace of any known format; - reads standard input.", metavar="FILE")
+]
 Files = Annotated[list[str], typer.Argument(help="Traces of any known formats.", metavar="FILE...")]
-Output = Annotated[str, typer.Option("-o", "--output-file", help="Where to write; - is standard output.", metavar="OUT")]
-Format = Annotated[str | None, typer.Option("--format", help="The file's format, instead of detection.", rich_help_panel=_READING)]
+Output = Annotated[
+    str, typer.Option("-o", "--output-file", help="Where to write; - is standard output.", metavar="OUT")
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="The file's format, instead of detection.", rich_help_panel=_READING),
+]
 TimeUnit = Annotated[
-    str | None, typer.Option("--time-unit", help="The file's unit of time: s, ms, us, ns.", rich_help_panel=_READING)
+    str | None,
+    typer.Option("--time-unit", help="The file's unit of time: s, ms, us, ns.", rich_help_panel=_READING),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", help="arrival=NAME,prompt=NAME,output=NAME for a table of your own.", rich_help_panel=_READING),
+    typer.Option(
+        "--columns",
+        help="arrival=NAME,prompt=NAME,output=NAME for a table of your own.",
+        rich_help_panel=_READING,
+    ),
 ]
 OnBadRow = Annotated[
-    str, typer.Option("--on-bad-row", help="error, skip, or report (skip and show).", rich_help_panel=_READING)
+    str,
+    typer.Option("--on-bad-row", help="error, skip, or report (skip and show).", rich_help_panel=_READING),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", help="Read only so many requests.", rich_help_panel=_READING)]
+Limit = Annotated[
+    int | None, typer.Option("--limit", help="Read only so many requests.", rich_help_panel=_READING)
+]
 OutputTokens = Annotated[
     int | None,
-    typer.Option("--output-tokens", help="Output length where the file has none (256).", rich_help_panel=_READING),
+    typer.Option(
+        "--output-tokens", help="Output length where the file has none (256).", rich_help_panel=_READING
+    ),
 ]
 HashBlock = Annotated[
-    int | None, typer.Option("--hash-block-size", help="Tokens in a block of the file's hash ids.", rich_help_panel=_READING)
+    int | None,
+    typer.Option(
+        "--hash-block-size", help="Tokens in a block of the file's hash ids.", rich_help_panel=_READING
+    ),
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option("--tokenizer", help="tokenizer.json or its folder, for files of text.", rich_help_panel=_READING),
+    typer.Option(
+        "--tokenizer", help="tokenizer.json or its folder, for files of text.", rich_help_panel=_READING
+    ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of whatever is drawn (0).")]
-To = Annotated[str | None, typer.Option("--to", help="The format to write; by default what OUT's suffix suggests.")]
-BlockSize = Annotated[int | None, typer.Option("--block-size", help="Tokens in a block of the hash ids written.")]
+To = Annotated[
+    str | None, typer.Option("--to", help="The format to write; by default what OUT's suffix suggests.")
+]
+BlockSize = Annotated[
+    int | None, typer.Option("--block-size", help="Tokens in a block of the hash ids written.")
+]
 
 
 def parse_columns(text: str | None) -> dict[str, str]:
@@ -113,7 +139,14 @@ def info(
     seed: Seed = None,
 ) -> None:
     """What the file holds: counts, span, rate, burstiness, lengths, what prompts share, and what was inferred."""
-    from kvplan.trace.describe import describe, fact_lines, histogram_lines, info_lines, no_requests, note_lines
+    from kvplan.trace.describe import (
+        describe,
+        fact_lines,
+        histogram_lines,
+        info_lines,
+        no_requests,
+        note_lines,
+    )
     from kvplan.trace.facts import NoRequestsError
     from kvplan.trace.read import read_trace
 
@@ -140,7 +173,11 @@ def info(
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
         return
-    lines = [*info_lines(figures), "understood as:", *note_lines(trace.origin.notes)] if trace.origin.notes else info_lines(figures)
+    lines = (
+        [*info_lines(figures), "understood as:", *note_lines(trace.origin.notes)]
+        if trace.origin.notes
+        else info_lines(figures)
+    )
     print("\n".join(lines))
     for name, values in (("prompt tokens", trace.prompt_tokens), ("output tokens", trace.output_tokens)):
         print("\n".join(histogram_lines(values, name)))
@@ -190,7 +227,9 @@ def slice_(
     end: Annotated[float | None, typer.Option("--end", help="Last second, excluded.")] = None,
     first: Annotated[int, typer.Option("--first", help="Skip so many of these requests.")] = 0,
     count: Annotated[int | None, typer.Option("--count", help="Take at most so many.")] = None,
-    keep_clock: Annotated[bool, typer.Option("--keep-clock", help="Do not put the first request at 0.")] = False,
+    keep_clock: Annotated[
+        bool, typer.Option("--keep-clock", help="Do not put the first request at 0.")
+    ] = False,
     to: To = None,
     format: Format = None,
     time_unit: TimeUnit = None,
@@ -212,7 +251,9 @@ def scale_(
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.")] = None,
     speed: Annotated[float | None, typer.Option("--speed", help="Times as fast.")] = None,
     prompt: Annotated[float | None, typer.Option("--prompt", help="Factor of the prompts' lengths.")] = None,
-    output_factor: Annotated[float | None, typer.Option("--output", help="Factor of the outputs' lengths.")] = None,
+    output_factor: Annotated[
+        float | None, typer.Option("--output", help="Factor of the outputs' lengths.")
+    ] = None,
     seed: Seed = None,
     to: To = None,
     format: Format = None,
@@ -224,7 +265,9 @@ def scale_(
     from kvplan.trace.edit import scale
 
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
-    _write(scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0), output, to)
+    _write(
+        scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0), output, to
+    )
 
 
 @app.command("merge")
@@ -247,7 +290,9 @@ def merge_(
 def synthesize(
     file: File,
     output: Output = "-",
-    requests: Annotated[int | None, typer.Option("--requests", help="How many it draws; default: as many.")] = None,
+    requests: Annotated[
+        int | None, typer.Option("--requests", help="How many it draws; default: as many.")
+    ] = None,
     seed: Seed = None,
     model: Annotated[str | None, typer.Option("--model", help="Put into the scenario written.")] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Put into the scenario written.")] = None,
@@ -275,7 +320,11 @@ def synthesize(
     _say(table)
     if to is None and (output == "-" or output.endswith((".yaml", ".yml"))):
         scenario = {key: value for key, value in (("model", model), ("gpu", gpu)) if value is not None}
-        comment = ["A generator fitted by `kvplan trace synthesize`; how far it lies from the trace:", "", *table]
+        comment = [
+            "A generator fitted by `kvplan trace synthesize`; how far it lies from the trace:",
+            "",
+            *table,
+        ]
         text = generator_yaml(spec, comment=comment, scenario=scenario)
         if output == "-":
             print(text, end="")

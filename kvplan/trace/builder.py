@@ -36,7 +36,9 @@ class Block:
 class TraceBuilder:
     """Collects the rows of one file and finishes them into a trace. ``bad`` collects those that are none."""
 
-    def __init__(self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None):
+    def __init__(
+        self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None
+    ):
         self.format = format_name
         self.bad = bad
         self.notes: list[str] = []
@@ -57,7 +59,9 @@ class TraceBuilder:
         self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
         self._names: list[str | None] = []
         self._sessions: dict[Hashable, int] = {}
-        self._extra: dict[str, array[int]] = {name: array("q") for name in ("session", "priority", "n", "beam_width")}
+        self._extra: dict[str, array[int]] = {
+            name: array("q") for name in ("session", "priority", "n", "beam_width")
+        }
         self._ids, self._ids_per_row, self._spaces = array("q"), array("q"), array("q")
         self._id_numbers: dict[Hashable, int] = {}
         self._content: ContentBuilder | None = None
@@ -152,12 +156,16 @@ class TraceBuilder:
     def extend(self, arrival_s: Doubles | None, prompt: Longs, output: Longs | None, **extra: Any) -> None:
         """Many requests at once: ``session`` (an iterable of names), ``name``, ``priority``, ``n``, ``beam_width``."""
         rows = len(prompt)
-        self._arrival.frombytes((np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes())
+        self._arrival.frombytes(
+            (np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes()
+        )
         self._prompt.frombytes(prompt.astype("q").tobytes())
         self._output.frombytes((np.full(rows, -1) if output is None else output).astype("q").tobytes())
         self._names.extend(extra["name"] if "name" in extra else [None] * rows)
         sessions = extra.get("session")
-        numbers = np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
+        numbers = (
+            np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
+        )
         self._extra["session"].frombytes(numbers.astype("q").tobytes())
         for column, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
             values = extra.get(column)
@@ -177,7 +185,9 @@ class TraceBuilder:
             pass
         if any(not isinstance(name, (int, str)) for name in ids):
             raise InputError("holds something that is no block id", field="hash_ids")
-        return array("q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids])
+        return array(
+            "q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids]
+        )
 
     def note(self, text: str) -> None:
         """Tell the person what was inferred or assumed; the same sentence once."""
@@ -222,7 +232,16 @@ class TraceBuilder:
             request_id=self._settled_names(chosen, bool(moved) or not kept.all()),
             **{name: self._column(name, chosen) for name in self._extra},
             content=None if content is None else content.take(chosen),
-            origin=Origin(path, self.format, (), self.bad.count, self.bad.examples, self.block_size, recorded, self.facts),
+            origin=Origin(
+                path,
+                self.format,
+                (),
+                self.bad.count,
+                self.bad.examples,
+                self.block_size,
+                recorded,
+                self.facts,
+            ),
         )
         if content is None and self.sessions_share and trace.session is not None:
             trace = self._with_session_content(trace)
@@ -231,10 +250,14 @@ class TraceBuilder:
     def _settled_arrivals(self, arrival: Doubles) -> Doubles:
         missing = np.isnan(arrival)
         if missing.all():
-            self.note("no arrival times: every request arrives at 0 (`kvplan trace scale --rate` spreads them)")
+            self.note(
+                "no arrival times: every request arrives at 0 (`kvplan trace scale --rate` spreads them)"
+            )
             return np.zeros(len(arrival))
         if missing.any():
-            self.note(f"{np.count_nonzero(missing)} rows have no arrival time: they arrive with the row above them")
+            self.note(
+                f"{np.count_nonzero(missing)} rows have no arrival time: they arrive with the row above them"
+            )
             last = np.maximum.accumulate(np.where(missing, 0, np.arange(len(arrival))))
             arrival = np.nan_to_num(arrival[last], nan=0.0)
         first, span = arrival.min(), np.ptp(arrival)
@@ -248,14 +271,20 @@ class TraceBuilder:
     def _settled_outputs(self, output: Longs) -> Longs:
         missing = output < 0
         if missing.any():
-            who = "the file does not say how long answers are" if missing.all() else f"{missing.sum()} rows have no output length"
+            who = (
+                "the file does not say how long answers are"
+                if missing.all()
+                else f"{missing.sum()} rows have no output length"
+            )
             self.note(f"{who}: {self.assumed_output} tokens assumed (--output-tokens)")
             output = np.where(missing, self.assumed_output, output)
         return output
 
     def _note_zeros(self, kept: np.ndarray[Any, Any], output: Longs) -> None:
         if not kept.all():
-            self.note(f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed")
+            self.note(
+                f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed"
+            )
         empty = int(np.count_nonzero(output[kept] == 0))
         if empty:
             self.note(f"{empty} requests have an empty answer: replayed with the one token that ends it")
@@ -263,7 +292,9 @@ class TraceBuilder:
     def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
         if all(name is None for name in self._names):
             return chosen.astype(str).astype(object) if reordered else None
-        return np.array([str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object)
+        return np.array(
+            [str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object
+        )
 
     def _column(self, name: str, chosen: Longs) -> Any:
         column = np.array(self._extra[name], dtype=np.int64)[chosen]

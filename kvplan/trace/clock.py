@@ -16,7 +16,8 @@ EPOCH_S = 1e8
 """A clock that reads more than three years counts from an epoch, not from the start of the trace."""
 
 _ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,18}))?)?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?", re.ASCII
+    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,18}))?)?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?",
+    re.ASCII,
 )
 
 

@@ -97,12 +97,22 @@ def _sessions(trace: Trace) -> dict[str, Any] | None:
     turns = np.unique(trace.session[trace.session >= 0], return_counts=True)[1]
     if not len(turns):
         return None
-    return {"count": len(turns), "requests": int(turns.sum()), "mean_turns": float(turns.mean()), "max_turns": int(turns.max())}
+    return {
+        "count": len(turns),
+        "requests": int(turns.sum()),
+        "mean_turns": float(turns.mean()),
+        "max_turns": int(turns.max()),
+    }
 
 
 def _sharing(trace: Trace) -> dict[str, Any]:
     if trace.content is None:
-        return {"prefix_hit_rate": None, "prefix_hit_unit": None, "prefix_hit_token_rate": None, "block_size": None}
+        return {
+            "prefix_hit_rate": None,
+            "prefix_hit_unit": None,
+            "prefix_hit_token_rate": None,
+            "block_size": None,
+        }
     hits = prefix_hits(trace)
     by_token = float(hits.tokens.sum() / trace.prompt_tokens.sum())
     size = trace.origin.block_size
@@ -110,7 +120,12 @@ def _sharing(trace: Trace) -> dict[str, Any]:
     if size is not None:
         seen, blocks = hit_blocks(trace, hits, size)
         if blocks:
-            found = {"prefix_hit_rate": seen / blocks, "prefix_hit_unit": "blocks", "blocks": blocks, "blocks_seen_before": seen}
+            found = {
+                "prefix_hit_rate": seen / blocks,
+                "prefix_hit_unit": "blocks",
+                "blocks": blocks,
+                "blocks_seen_before": seen,
+            }
     return found | {"prefix_hit_token_rate": by_token, "block_size": size}
 
 
@@ -142,18 +157,30 @@ def info_lines(told: Mapping[str, Any]) -> list[str]:
         burst = told["burstiness"]
         lines.append(f"  rate                {told['rate_per_s']:.4g} requests/s")
         over = ", ".join(f"{name} {value:.3g}" for name, value in burst["dispersion"].items())
-        lines.append(f"  burstiness          cv of gaps {burst['cv_of_gaps']:.3g}" + (f"; dispersion {over}" if over else ""))
+        lines.append(
+            f"  burstiness          cv of gaps {burst['cv_of_gaps']:.3g}"
+            + (f"; dispersion {over}" if over else "")
+        )
         lines[-1] += " (1: Poisson)"
     lines.append(f"  {'tokens':<18}{'mean':>11}{'p50':>10}{'p90':>10}{'p99':>10}{'max':>10}")
     for name in ("prompt", "output"):
         row = told[name]
-        figures = f"{row['mean']:>11,.1f}" + "".join(f"{row[key]:>10,.4g}" if row[key] < 1e4 else f"{row[key]:>10,.0f}" for key in ("p50", "p90", "p99", "max"))
+        figures = f"{row['mean']:>11,.1f}" + "".join(
+            f"{row[key]:>10,.4g}" if row[key] < 1e4 else f"{row[key]:>10,.0f}"
+            for key in ("p50", "p90", "p99", "max")
+        )
         lines.append(f"  {name:<18}{figures}")
     if told["sessions"]:
         sessions = told["sessions"]
-        lines.append(f"  sessions            {sessions['count']:,}, {sessions['mean_turns']:.3g} turns each, at most {sessions['max_turns']}")
+        lines.append(
+            f"  sessions            {sessions['count']:,}, {sessions['mean_turns']:.3g} turns each, at most {sessions['max_turns']}"
+        )
     if told["prefix_hit_rate"] is not None:
-        what = f"of {told['blocks']:,} blocks of {told['block_size']}" if told["prefix_hit_unit"] == "blocks" else "of prompt tokens"
+        what = (
+            f"of {told['blocks']:,} blocks of {told['block_size']}"
+            if told["prefix_hit_unit"] == "blocks"
+            else "of prompt tokens"
+        )
         lines.append(f"  seen before         {told['prefix_hit_rate']:.1%} {what} (unlimited cache)")
         if told["prefix_hit_unit"] == "blocks":
             lines[-1] += f", {told['prefix_hit_token_rate']:.1%} of prompt tokens"

@@ -33,16 +33,23 @@ def cut(
     """
     for name, value in (("first", first), ("count", 1 if count is None else count)):
         if value < (name == "count"):
-            raise InputError("must be at least 1" if name == "count" else "must be at least 0", field=name, value=value)
+            raise InputError(
+                "must be at least 1" if name == "count" else "must be at least 0", field=name, value=value
+            )
     low = 0 if start_s is None else int(np.searchsorted(trace.arrival_s, start_s, side="left"))
     high = len(trace) if end_s is None else int(np.searchsorted(trace.arrival_s, end_s, side="left"))
     low += first
     high = high if count is None else min(high, low + count)
     if low >= high:
-        raise InputError("the slice holds no request", source=trace.origin.path, hint=f"the trace spans {trace.span_s:g} s")
+        raise InputError(
+            "the slice holds no request", source=trace.origin.path, hint=f"the trace spans {trace.span_s:g} s"
+        )
     part = trace.take(np.arange(low, high))
     arrival = part.arrival_s - part.arrival_s[0] if rebase else part.arrival_s
-    return _noted(dataclasses.replace(part, arrival_s=arrival), f"rows {low} to {high - 1} of {trace.origin.path or 'a trace'}")
+    return _noted(
+        dataclasses.replace(part, arrival_s=arrival),
+        f"rows {low} to {high - 1} of {trace.origin.path or 'a trace'}",
+    )
 
 
 def scale(
@@ -82,7 +89,10 @@ def scale(
     elif speed is not None:
         arrival = arrival / speed
         notes.append(f"{speed:g} times as fast")
-    prompts, outputs = (_scaled(column, factor) for column, factor in ((trace.prompt_tokens, prompt), (trace.output_tokens, output)))
+    prompts, outputs = (
+        _scaled(column, factor)
+        for column, factor in ((trace.prompt_tokens, prompt), (trace.output_tokens, output))
+    )
     content = trace.content
     if content is not None and (prompt or output):
         content = _scaled_content(content, prompts, prompt or 1.0)
@@ -92,7 +102,9 @@ def scale(
         if prompt and origin.block_size is not None:  # blocks of another size now
             size = origin.block_size * prompt
             origin = dataclasses.replace(origin, block_size=int(size) if float(size).is_integer() else None)
-    changed = dataclasses.replace(trace, arrival_s=arrival, prompt_tokens=prompts, output_tokens=outputs, content=content)
+    changed = dataclasses.replace(
+        trace, arrival_s=arrival, prompt_tokens=prompts, output_tokens=outputs, content=content
+    )
     return _noted(dataclasses.replace(changed, origin=dataclasses.replace(origin, recorded=None)), *notes)
 
 
@@ -137,7 +149,9 @@ def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
     columns: dict[str, Any] = {}
     for name, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
         if any(getattr(trace, name) is not None for trace in traces):
-            parts = [np.full(len(t), default) if getattr(t, name) is None else getattr(t, name) for t in traces]
+            parts = [
+                np.full(len(t), default) if getattr(t, name) is None else getattr(t, name) for t in traces
+            ]
             columns[name] = np.concatenate(parts)[order]
     if any(trace.session is not None for trace in traces):
         columns["session"] = _joined_sessions(traces)[order]
@@ -145,14 +159,20 @@ def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
     content = _joined_content(traces, share)
     sizes = {trace.origin.block_size for trace in traces if trace.content is not None}
     return Trace(
-        *(np.concatenate([getattr(t, name) for t in traces])[order] for name in ("arrival_s", "prompt_tokens", "output_tokens")),
+        *(
+            np.concatenate([getattr(t, name) for t in traces])[order]
+            for name in ("arrival_s", "prompt_tokens", "output_tokens")
+        ),
         request_id=np.array(names, dtype=object)[order],
         **columns,
         content=None if content is None else content.take(order),
         origin=Origin(
             " + ".join(trace.origin.path for trace in traces),
             "merged",
-            (f"{len(traces)} traces merged" + ("" if share else "; what one shares is kept apart from the others"),),
+            (
+                f"{len(traces)} traces merged"
+                + ("" if share else "; what one shares is kept apart from the others"),
+            ),
             sum(trace.origin.bad_rows for trace in traces),
             block_size=sizes.pop() if len(sizes) == 1 else None,
         ),
@@ -176,19 +196,28 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
         content = trace.content
         if content is None:
             empty = np.zeros(0, np.int64)
-            content = Content(np.zeros(len(trace) + 1, np.int64), empty, empty, empty, np.full(len(trace), -1))
+            content = Content(
+                np.zeros(len(trace) + 1, np.int64), empty, empty, empty, np.full(len(trace), -1)
+            )
         top = max(int(content.segment_source.max(initial=-1)), int(content.output_source.max(initial=-1)))
         shift = 0 if share else used
         output = np.where(content.output_source >= 0, content.output_source + shift, -1)
-        parts.append(dataclasses.replace(content, segment_source=content.segment_source + shift, output_source=output))
+        parts.append(
+            dataclasses.replace(content, segment_source=content.segment_source + shift, output_source=output)
+        )
         used += top + 1
     counts = np.concatenate([np.diff(part.segment_ptr) for part in parts])
     return Content(
         np.append(0, np.cumsum(counts)).astype(np.int64),
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("segment_source", "segment_start", "segment_tokens")),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("segment_source", "segment_start", "segment_tokens")
+        ),
         np.concatenate([part.output_source for part in parts]),
     )
 
 
 def _noted(trace: Trace, *notes: str) -> Trace:
-    return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=(*trace.origin.notes, *notes)))
+    return dataclasses.replace(
+        trace, origin=dataclasses.replace(trace.origin, notes=(*trace.origin.notes, *notes))
+    )

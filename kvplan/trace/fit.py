@@ -172,7 +172,10 @@ def _sessions(trace: Trace) -> tuple[dict[str, Any], Longs] | None:
         return None
     turns = np.bincount(np.cumsum(~later) - 1)
     think = trace.arrival_s[after] - trace.arrival_s[before]
-    return {"turns": {"quantiles": _quantiles(turns)}, "think_s": {"quantiles": _quantiles(think)}}, np.maximum(added, 1)
+    return {
+        "turns": {"quantiles": _quantiles(turns)},
+        "think_s": {"quantiles": _quantiles(think)},
+    }, np.maximum(added, 1)
 
 
 @dataclass(frozen=True)

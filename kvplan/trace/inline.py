@@ -20,7 +20,9 @@ EXACT_KEYS = ("content", "output_content")
 
 
 def inline_trace(
-    requests: Sequence[Mapping[str, Any]], source: str = "<requests>", lines: Sequence[int | None] | None = None
+    requests: Sequence[Mapping[str, Any]],
+    source: str = "<requests>",
+    lines: Sequence[int | None] | None = None,
 ) -> Trace:
     """The trace of requests given one by one.
 
@@ -46,7 +48,9 @@ def inline_trace(
             rows.append((_row(request), index, line))
         except InputError as error:
             raise _placed(error, source, line, index) from None
-    unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in zip(rows, rows[1:], strict=False))
+    unsorted = any(
+        before[0]["arrival"] > after[0]["arrival"] for before, after in zip(rows, rows[1:], strict=False)
+    )
     rows.sort(key=lambda row: row[0]["arrival"])  # stable: equal arrivals keep the order of the file
     content = ContentBuilder()
     for row, index, line in rows:
@@ -58,7 +62,10 @@ def inline_trace(
     columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
     if any(row["session"] is not None for row, _, _ in rows):
         columns["session"] = np.array(
-            [-1 if s is None else sessions.setdefault(s, len(sessions)) for s in (row["session"] for row, _, _ in rows)]
+            [
+                -1 if s is None else sessions.setdefault(s, len(sessions))
+                for s in (row["session"] for row, _, _ in rows)
+            ]
         )
     exact = [row["content"] is not None for row, _, _ in rows]
     if any(exact) and not all(exact):
@@ -68,7 +75,9 @@ def inline_trace(
         np.array([row["arrival"] for row, _, _ in rows]),
         np.array([row["prompt"] for row, _, _ in rows]),
         np.array([row["output"] for row, _, _ in rows]),
-        request_id=np.array([str(index) if row["id"] is None else str(row["id"]) for row, index, _ in rows], dtype=object),
+        request_id=np.array(
+            [str(index) if row["id"] is None else str(row["id"]) for row, index, _ in rows], dtype=object
+        ),
         **columns,
         content=content.build() if shared else None,
         origin=Origin(source, "inline", ("requests sorted by arrival",) if unsorted else ()),
@@ -118,7 +127,11 @@ def _at_least_one(request: Mapping[str, Any], key: str) -> int:
 def _prefix(prefix: Any) -> tuple[Any, int] | None:
     if prefix is None:
         return None
-    if not isinstance(prefix, Mapping) or set(prefix) != {"id", "tokens"} or isinstance(prefix["id"], (dict, list)):
+    if (
+        not isinstance(prefix, Mapping)
+        or set(prefix) != {"id", "tokens"}
+        or isinstance(prefix["id"], (dict, list))
+    ):
         raise InputError("must be a mapping of id and tokens", field="prefix", value=prefix)
     return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
 

@@ -21,7 +21,14 @@ from kvplan.trace.readers.parquet import parquet_header, read_parquet
 from kvplan.trace.readers.prometheus import read_prometheus
 from kvplan.trace.readers.servegen import is_dataset, read_client
 from kvplan.trace.readers.side_files import side_file
-from kvplan.trace.readers.tables import ROLES, TABLES, TableFormat, named_columns, table_format, unknown_header
+from kvplan.trace.readers.tables import (
+    ROLES,
+    TABLES,
+    TableFormat,
+    named_columns,
+    table_format,
+    unknown_header,
+)
 from kvplan.trace.readers.tracelab_csv import COLUMNS as ROUNDS
 from kvplan.trace.readers.tracelab_csv import read_rounds
 from kvplan.trace.readers.yaml_requests import read_scenario
@@ -61,7 +68,9 @@ _KIND_OF_FORMAT = {
 def format_names() -> tuple[str, ...]:
     """What ``--format`` takes."""
     others = (*_KIND_OF_FORMAT, "servegen-client")
-    return tuple(dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others]))
+    return tuple(
+        dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others])
+    )
 
 
 def read_trace(
@@ -147,7 +156,10 @@ def _read_servegen(source: Source, options: ReadOptions, rates_given: bool) -> T
 
 def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
     builder = TraceBuilder(
-        name, BadRows(source.name, options.on_bad_row), assumed_output=options.output_tokens, limit=options.limit
+        name,
+        BadRows(source.name, options.on_bad_row),
+        assumed_output=options.output_tokens,
+        limit=options.limit,
     )
     builder.block_size = options.block_size
     return builder
@@ -189,7 +201,9 @@ def _table(header: list[str], source: Source, options: ReadOptions) -> TableForm
     if options.format is not None:
         named = [table for table in TABLES if table.name == options.format]
         if not named:
-            raise InputError("is no table format", field="format", value=options.format, source=source.name, line=1)
+            raise InputError(
+                "is no table format", field="format", value=options.format, source=source.name, line=1
+            )
         fitting = next((table for table in named if table.fits(header)), None)
         if fitting is None:
             raise unknown_header(header, source.name)
@@ -213,7 +227,15 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
     builder = _builder(known.name, source, options)
     unit = known.unit(sample, builder, options.time_unit)
     reader = known.reader(
-        Setting(builder, unit, source.path, options.time_unit, options.tokenizer, options.seed or 0, options.columns)
+        Setting(
+            builder,
+            unit,
+            source.path,
+            options.time_unit,
+            options.tokenizer,
+            options.seed or 0,
+            options.columns,
+        )
     )
     for line, value in _until_full(itertools.chain(first, values), builder):
         try:
@@ -232,14 +254,20 @@ def _until_full(values: Iterator[tuple[int, Value]], builder: TraceBuilder) -> I
         yield item
 
 
-def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions) -> JsonFormat:
+def _json_format(
+    sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions
+) -> JsonFormat:
     if options.format is not None:
         known = next((known for known in JSON_FORMATS if known.name == options.format), None)
         if known is None:
-            raise InputError("is no JSON format", field="format", value=options.format, source=source.name, line=1)
+            raise InputError(
+                "is no JSON format", field="format", value=options.format, source=source.name, line=1
+            )
         return known
     if not sample:
-        line, error = next(((line, value) for line, value in first if isinstance(value, InputError)), (1, None))
+        line, error = next(
+            ((line, value) for line, value in first if isinstance(value, InputError)), (1, None)
+        )
         message = error.message if error else "holds no JSON object"
         raise InputError(message, source=source.name, line=line, column=error.column if error else None)
     if options.columns:
@@ -250,5 +278,11 @@ def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source,
         if beside is not None:
             raise beside
         keys = ", ".join(list(sample[0])[:12])
-        raise InputError("is JSON of no known format", value=keys, source=source.name, line=first[0][0], hint="see --format")
+        raise InputError(
+            "is JSON of no known format",
+            value=keys,
+            source=source.name,
+            line=first[0][0],
+            hint="see --format",
+        )
     return known

@@ -24,7 +24,9 @@ class BadRows:
 
     def __init__(self, source: str, policy: OnBadRow) -> None:
         if policy not in ("error", "skip", "report"):
-            raise InputError("is not a policy for bad rows", field="on_bad_row", value=policy, hint="error, skip, report")
+            raise InputError(
+                "is not a policy for bad rows", field="on_bad_row", value=policy, hint="error, skip, report"
+            )
         self.source = source
         self.policy = policy
         self.count = 0

@@ -33,7 +33,12 @@ def prefix_hits(trace: Trace) -> PrefixHits:
         return PrefixHits(tokens, last_row)
     pointer = content.segment_ptr.tolist()
     segments = list(
-        zip(content.segment_source.tolist(), content.segment_start.tolist(), content.segment_tokens.tolist(), strict=True)
+        zip(
+            content.segment_source.tolist(),
+            content.segment_start.tolist(),
+            content.segment_tokens.tolist(),
+            strict=True,
+        )
     )
     whole = (content.covered_tokens() == trace.prompt_tokens).tolist()
     outputs, output_tokens = content.output_source.tolist(), trace.output_tokens.tolist()

@@ -33,7 +33,9 @@ class TokenCounter:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise KvplanError("needs the package tokenizers", field="tokenizer", hint="pip install tokenizers") from None
+            raise KvplanError(
+                "needs the package tokenizers", field="tokenizer", hint="pip install tokenizers"
+            ) from None
         try:
             self._encode = Tokenizer.from_file(str(path)).encode
         except Exception as error:  # the package raises bare Exception for a file that is no tokenizer
@@ -52,5 +54,7 @@ def message_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+        return "".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
     return ""

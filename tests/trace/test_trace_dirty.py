@@ -74,7 +74,9 @@ def test_broken_json_lines_are_rows_too(written):
 
 
 def test_bad_entries_of_a_document_name_their_place(written):
-    path = written('{"id": "a", "block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1}, {"t": 0, "in": -1, "out": 1}]}')
+    path = written(
+        '{"id": "a", "block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1}, {"t": 0, "in": -1, "out": 1}]}'
+    )
     with pytest.raises(InputError, match=r"requests\[1\]\.in: is negative"):
         read_trace(path)
     assert len(read_trace(path, on_bad_row="skip")) == 1
@@ -115,7 +117,11 @@ def test_what_is_no_trace_is_refused_with_a_line(written, content, message):
 
 def test_bom_crlf_and_no_last_newline_change_nothing(written):
     plain = read_trace(written(f"{HEADER}0,5,1\n1,6,2\n"))
-    for variant in (f"\ufeff{HEADER}0,5,1\n1,6,2\n", f"{HEADER}0,5,1\r\n1,6,2", f"\ufeff{HEADER}0,5,x\r\n0,5,1\r\n1,6,2"):
+    for variant in (
+        f"\ufeff{HEADER}0,5,1\n1,6,2\n",
+        f"{HEADER}0,5,1\r\n1,6,2",
+        f"\ufeff{HEADER}0,5,x\r\n0,5,1\r\n1,6,2",
+    ):
         trace = read_trace(written(variant), on_bad_row="skip")
         assert trace.prompt_tokens.tolist() == plain.prompt_tokens.tolist()
         assert trace.arrival_s.tolist() == plain.arrival_s.tolist()
@@ -141,7 +147,11 @@ def test_whole_floats_are_whole_numbers(written):
 def test_columns_of_ones_own(written):
     text = "when;x\n"
     text = "when,asked,said,who\n1500,10,2,a\n2500,20,3,b\n"
-    trace = read_trace(written(text), columns={"arrival": "when", "prompt": "asked", "output": "said", "id": "who"}, time_unit="ms")
+    trace = read_trace(
+        written(text),
+        columns={"arrival": "when", "prompt": "asked", "output": "said", "id": "who"},
+        time_unit="ms",
+    )
     assert trace.arrival_s.tolist() == [1.5, 2.5]
     assert trace.request_id.tolist() == ["a", "b"]
     with pytest.raises(InputError, match="no column 'whom'"):
@@ -151,7 +161,11 @@ def test_columns_of_ones_own(written):
 
 
 def test_columns_of_json_rows(written):
-    trace = read_trace(written('{"when": 1500, "asked": 10, "said": 2}\n'), columns={"arrival": "when", "prompt": "asked", "output": "said"}, time_unit="ms")
+    trace = read_trace(
+        written('{"when": 1500, "asked": 10, "said": 2}\n'),
+        columns={"arrival": "when", "prompt": "asked", "output": "said"},
+        time_unit="ms",
+    )
     assert (trace.arrival_s.tolist(), trace.prompt_tokens.tolist()) == ([1.5], [10])
 
 
@@ -171,7 +185,9 @@ def compressed(data: bytes, how: str) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
-@pytest.mark.parametrize("name", ["azure-2023/AzureLLMInferenceTrace_code.csv", "mooncake/synthetic_trace.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["azure-2023/AzureLLMInferenceTrace_code.csv", "mooncake/synthetic_trace.jsonl"]
+)
 def test_compressed_files_are_unpacked_by_content(data, written, how, name):
     plain = data(f"traces/{name}")
     trace = read_trace(written(compressed(plain.read_bytes(), how)))
@@ -211,7 +227,9 @@ def test_folders_devices_and_missing_files_are_refused(tmp_path):
 
 def test_a_text_dataset_is_counted_by_the_given_tokenizer(written, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "two": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"one": 0, "two": 1, "[UNK]": 2}, unk_token="[UNK]")
+    )
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     path = written('{"prompt": "one two one two one"}\n')

@@ -42,7 +42,10 @@ def test_a_trace_without_times_gets_poisson_arrivals(data):
     trace = read_trace(data("traces/etalon/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"))
     spread = scale(trace, rate=5)
     gaps = np.diff(spread.arrival_s)
-    assert (gaps.mean(), gaps.std() / gaps.mean()) == (pytest.approx(0.2, rel=0.02), pytest.approx(1, abs=0.03))
+    assert (gaps.mean(), gaps.std() / gaps.mean()) == (
+        pytest.approx(0.2, rel=0.02),
+        pytest.approx(1, abs=0.03),
+    )
     assert (spread.arrival_s == scale(trace, rate=5).arrival_s).all()
 
 
@@ -65,7 +68,10 @@ def test_impossible_scalings():
 
 
 def test_merged_traces_keep_their_rows_apart():
-    one, two = inline_trace(TURNS), inline_trace([{"arrival": 5, "prompt": 100, "output": 1, "session": "s", "priority": 2}])
+    one, two = (
+        inline_trace(TURNS),
+        inline_trace([{"arrival": 5, "prompt": 100, "output": 1, "session": "s", "priority": 2}]),
+    )
     both = merge([one, two])
     assert both.arrival_s.tolist() == [0, 5, 10, 20, 30]
     assert both.request_id.tolist() == ["0:0", "1:0", "0:1", "0:2", "0:3"]

@@ -32,7 +32,9 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "format", "arrivals", "prompts", "outputs"), SAMPLES, ids=[row[0] for row in SAMPLES])
+@pytest.mark.parametrize(
+    ("name", "format", "arrivals", "prompts", "outputs"), SAMPLES, ids=[row[0] for row in SAMPLES]
+)
 def test_sample(data, name, format, arrivals, prompts, outputs):
     trace = read_trace(data(f"formats/{name}"))
     assert trace.origin.format == format
@@ -65,14 +67,20 @@ def test_a_startup_log_tells_the_engine_and_no_request(data):
     with pytest.raises(NoRequestsError) as told:
         read_trace(data("formats/startup_lines.log"))
     facts = told.value.facts
-    assert (facts["num_gpu_blocks"], facts["kv_cache_size_tokens"], facts["max_total_num_tokens"]) == (512, 41408, 433168)
+    assert (facts["num_gpu_blocks"], facts["kv_cache_size_tokens"], facts["max_total_num_tokens"]) == (
+        512,
+        41408,
+        433168,
+    )
     assert (facts["max_model_len"], facts["max_concurrency"]) == (32768, 1.26)
 
 
 def test_a_format_can_be_named_and_a_wrong_one_is_refused(data, written):
     from kvplan.errors import InputError
 
-    path = written('{"timestamp": 0, "input_length": 5, "output_length": 2}\n{"timestamp": 1500, "input_length": 5, "output_length": 2}\n')
+    path = written(
+        '{"timestamp": 0, "input_length": 5, "output_length": 2}\n{"timestamp": 1500, "input_length": 5, "output_length": 2}\n'
+    )
     assert read_trace(path).arrival_s.tolist() == [0, 1.5]  # Mooncake's ms
     assert read_trace(path, time_unit="s").arrival_s.tolist() == [0, 1500]
     assert read_trace(path, format="bailian").origin.format == "bailian"

@@ -29,10 +29,16 @@ def tokens_of(trace: Trace, row: int) -> list:
     """Every token of a request as a value: shared ones equal, others unlike any."""
     content = trace.content
     own = range(content.segment_ptr[row], content.segment_ptr[row + 1])
-    tokens = [(int(content.segment_source[s]), int(content.segment_start[s]) + i) for s in own for i in range(content.segment_tokens[s])]
+    tokens = [
+        (int(content.segment_source[s]), int(content.segment_start[s]) + i)
+        for s in own
+        for i in range(content.segment_tokens[s])
+    ]
     tokens += [(row, "unique", i) for i in range(int(trace.prompt_tokens[row]) - len(tokens))]
     source = int(content.output_source[row])
-    answer = [(source, i) if source >= 0 else (row, "answer", i) for i in range(int(trace.output_tokens[row]))]
+    answer = [
+        (source, i) if source >= 0 else (row, "answer", i) for i in range(int(trace.output_tokens[row]))
+    ]
     return [tokens, tokens + answer]
 
 

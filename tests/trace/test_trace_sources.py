@@ -38,7 +38,11 @@ FIGURES = [
 STATISTICS = ("mean", "p50", "p90", "p99", "max")
 
 
-@pytest.mark.parametrize(("name", "format", "rows", "span", "prompt", "output"), FIGURES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "format", "rows", "span", "prompt", "output"),
+    FIGURES,
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_figures_equal_the_published_ones(data, name, format, rows, span, prompt, output):
     told = describe(read_trace(data(f"traces/{name}")))
     assert told["format"] == format
@@ -51,7 +55,9 @@ def test_figures_equal_the_published_ones(data, name, format, rows, span, prompt
         for statistic, expected in zip(STATISTICS, published, strict=True):
             if expected is not None:
                 # SOURCES.md rounds: to a tenth below a thousand, to whole tokens above.
-                assert values[statistic] == pytest.approx(expected, abs=0.06 if expected < 1000 and expected != int(expected) else 0.51)
+                assert values[statistic] == pytest.approx(
+                    expected, abs=0.06 if expected < 1000 and expected != int(expected) else 0.51
+                )
 
 
 # file, share of blocks (or tokens) seen before with an unlimited cache, as SOURCES.md has them
@@ -97,14 +103,20 @@ def test_servegen_draws_the_clients_rate_and_lengths(data):
     trace = read_trace(path)
     rates = [float(line.split(",")[1]) for line in path.read_text().splitlines()]
     assert len(trace) == pytest.approx(600 * sum(rates), rel=1e-3)
-    assert (trace.prompt_tokens.min() >= 193) and (trace.prompt_tokens.max() <= 262)  # the one window with traffic
+    assert (trace.prompt_tokens.min() >= 193) and (
+        trace.prompt_tokens.max() <= 262
+    )  # the one window with traffic
 
 
 def test_files_beside_traces_are_named_for_what_they_are(data):
     from kvplan.trace.facts import NoRequestsError
 
     told = {}
-    for name in ("llmservingsim/RTX4090_Llama-3.1-8B/meta.json", "llmservingsim/RTX4090_Llama-3.1-8B/timeseries.csv", "ragpulse/2_passages.jsonl"):
+    for name in (
+        "llmservingsim/RTX4090_Llama-3.1-8B/meta.json",
+        "llmservingsim/RTX4090_Llama-3.1-8B/timeseries.csv",
+        "ragpulse/2_passages.jsonl",
+    ):
         with pytest.raises(NoRequestsError) as caught:
             read_trace(data(f"traces/{name}"))
         told[caught.value.format] = caught.value.facts

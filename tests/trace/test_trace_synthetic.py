@@ -63,7 +63,9 @@ def test_max_total_deals_outputs_anew():
 
 
 def test_prefixes_are_shared_by_their_share_of_requests():
-    trace = synthesize(BASE | {"prompt": 500, "prefixes": [{"tokens": 200, "share": 0.5}, {"tokens": 300, "share": 0.25}]})
+    trace = synthesize(
+        BASE | {"prompt": 500, "prefixes": [{"tokens": 200, "share": 0.5}, {"tokens": 300, "share": 0.25}]}
+    )
     hits = prefix_hits(trace).tokens
     assert [(hits == count).mean() for count in (200, 300, 0)] == pytest.approx([0.5, 0.25, 0.25], abs=0.03)
 
@@ -117,7 +119,12 @@ TOLERANCE = {
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     "name",
-    ["azure-2023/AzureLLMInferenceTrace_conv.csv", "azure-2023/AzureLLMInferenceTrace_code.csv", "mooncake/conversation_trace.jsonl", "mooncake/synthetic_trace.jsonl"],
+    [
+        "azure-2023/AzureLLMInferenceTrace_conv.csv",
+        "azure-2023/AzureLLMInferenceTrace_code.csv",
+        "mooncake/conversation_trace.jsonl",
+        "mooncake/synthetic_trace.jsonl",
+    ],
 )
 def test_a_fitted_generator_lies_close_to_its_trace(data, name, seed):
     trace = read_trace(data(f"traces/{name}"))

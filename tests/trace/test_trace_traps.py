@@ -55,7 +55,10 @@ def test_burstgpt_failed_requests_are_counted_and_not_replayed(data):
         ({"timestamp": 2000, "input_length": 5, "output_length": 1, "session_id": "a"}, 2.0),  # AIPerf: ms
         ({"timestamp": 2000, "requests": [{"Prompt Length": 5, "Output Length": 1}]}, 2.0),  # AIBrix: ms
         ({"timestamp": 2.0, "input_length": 5, "output_length": 1}, 2.0),  # GuideLLM: s
-        ({"timestamp": 2, "input_length": 5, "output_length": 1, "chat_id": 7, "hash_ids": [1]}, 2.0),  # Bailian: s
+        (
+            {"timestamp": 2, "input_length": 5, "output_length": 1, "chat_id": 7, "hash_ids": [1]},
+            2.0,
+        ),  # Bailian: s
         ({"timestamp": "2", "input_length": 5, "output_length": 1}, 2.0),  # a string of seconds
         ({"arrival_time_ns": 2_000_000_000, "input_toks": 5, "output_toks": 1}, 2.0),  # LLMServingSim: ns
         ({"timestamp": 1_700_000_002_000_000, "input": "hello", "output": "a"}, 2.0),  # LMCache: epoch µs
@@ -79,7 +82,11 @@ def test_apex_counts_nanoseconds(written):
 
 def test_epoch_nanoseconds_beyond_a_float_keep_their_digits(written):
     start = 1759813207532900363
-    record = {"metadata": {"request_start_ns": start}, "metrics": {"input_sequence_length": {"value": 5}, "output_sequence_length": {"value": 1}}, "error": None}
+    record = {
+        "metadata": {"request_start_ns": start},
+        "metrics": {"input_sequence_length": {"value": 5}, "output_sequence_length": {"value": 1}},
+        "error": None,
+    }
     later = json.loads(json.dumps(record))
     later["metadata"]["request_start_ns"] = start + 1
     assert read_trace(written(rows(record, later))).arrival_s.tolist() == [0, 1e-9]
@@ -127,16 +134,29 @@ def test_bailian_tolerates_missing_parents_and_cycles(written):
 
 
 def test_ids_local_to_a_session_share_nothing_with_another(written):
-    session = {"block_size": 64, "hash_id_scope": "local", "requests": [{"t": 0, "in": 128, "out": 1, "hash_ids": [1, 2]}]}
+    session = {
+        "block_size": 64,
+        "hash_id_scope": "local",
+        "requests": [{"t": 0, "in": 128, "out": 1, "hash_ids": [1, 2]}],
+    }
     text = rows(session | {"id": "a"}, session | {"id": "b"})
     assert prefix_hits(read_trace(written(text))).tokens.tolist() == [0, 0]
-    shared = rows(session | {"id": "a", "hash_id_scope": "global"}, session | {"id": "b", "hash_id_scope": "global"})
+    shared = rows(
+        session | {"id": "a", "hash_id_scope": "global"}, session | {"id": "b", "hash_id_scope": "global"}
+    )
     assert prefix_hits(read_trace(written(shared))).tokens.tolist() == [0, 128]
 
 
 def test_subagent_entries_bring_requests_of_their_own(written):
     inner = {"t": 1.0, "type": "s", "in": 70, "out": 2, "hash_ids": [1]}
-    session = {"id": "a", "block_size": 64, "requests": [{"t": 0.0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}, {"type": "subagent", "requests": [inner]}]}
+    session = {
+        "id": "a",
+        "block_size": 64,
+        "requests": [
+            {"t": 0.0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]},
+            {"type": "subagent", "requests": [inner]},
+        ],
+    }
     trace = read_trace(written(json.dumps(session)))
     assert trace.prompt_tokens.tolist() == [64, 70]
     assert trace.session.tolist() == [0, 0]
@@ -208,7 +228,9 @@ def test_tracelab_input_len_is_only_what_is_new(data):
 
 
 def test_aiperf_sessions_add_and_bailian_sessions_repeat_their_history(written):
-    added = rows(*({"session_id": "s", "timestamp": at, "input_length": 10, "output_length": 5} for at in (0, 1000)))
+    added = rows(
+        *({"session_id": "s", "timestamp": at, "input_length": 10, "output_length": 5} for at in (0, 1000))
+    )
     assert read_trace(written(added)).prompt_tokens.tolist() == [10, 25]
 
 

@@ -56,8 +56,20 @@ def test_real_traces(data, tmp_path, name, to):
 
 @pytest.mark.parametrize("to", ["parquet", "yaml"])
 def test_nothing_is_lost_in_kvplans_own_formats(tmp_path, to):
-    trace = synthesize({"requests": 50, "arrivals": 2, "prompt": 100, "output": 9, "n": 2, "sessions": {"turns": 3, "think_s": 1}, "prefixes": [{"tokens": 20, "share": 0.5}]})
-    trace = dataclasses.replace(trace, priority=np.arange(50) % 3, request_id=np.array([f"r{i}" for i in range(50)], dtype=object))
+    trace = synthesize(
+        {
+            "requests": 50,
+            "arrivals": 2,
+            "prompt": 100,
+            "output": 9,
+            "n": 2,
+            "sessions": {"turns": 3, "think_s": 1},
+            "prefixes": [{"tokens": 20, "share": 0.5}],
+        }
+    )
+    trace = dataclasses.replace(
+        trace, priority=np.arange(50) % 3, request_id=np.array([f"r{i}" for i in range(50)], dtype=object)
+    )
     back = rewritten(trace, to, tmp_path)
     for name in ("arrival_s", "prompt_tokens", "output_tokens", "request_id", "priority", "session", "n"):
         assert getattr(back, name).tolist() == getattr(trace, name).tolist(), name
@@ -67,8 +79,14 @@ def test_nothing_is_lost_in_kvplans_own_formats(tmp_path, to):
 
 REQUESTS = st.lists(
     st.fixed_dictionaries(
-        {"arrival": st.integers(0, 10**8).map(lambda micro: micro / 1e6), "prompt": st.integers(1, 2000), "output": st.integers(1, 50)},
-        optional={"prefix": st.fixed_dictionaries({"id": st.sampled_from("abc"), "tokens": st.integers(1, 1500)})},
+        {
+            "arrival": st.integers(0, 10**8).map(lambda micro: micro / 1e6),
+            "prompt": st.integers(1, 2000),
+            "output": st.integers(1, 50),
+        },
+        optional={
+            "prefix": st.fixed_dictionaries({"id": st.sampled_from("abc"), "tokens": st.integers(1, 1500)})
+        },
     ),
     min_size=1,
     max_size=20,

@@ -21,7 +21,11 @@ class ColumnRows:
         self.clock = Clock(unit, columns.get("arrival", "arrival"))
         builder.rebase = False
         if "prompt" not in columns:
-            raise InputError("names no prompt column", field="columns", hint="--columns prompt=NAME,output=NAME,arrival=NAME")
+            raise InputError(
+                "names no prompt column",
+                field="columns",
+                hint="--columns prompt=NAME,output=NAME,arrival=NAME",
+            )
 
     def row(self, value: dict[str, Any], line: int) -> None:
         got = {role: value.get(name) for role, name in self.columns.items()}
@@ -32,5 +36,9 @@ class ColumnRows:
             None if got.get("output") is None else tokens(got["output"], self.columns["output"]),
             name=None if name is None else str(name),
             session=plain(got.get("session"), "session"),
-            **{role: small(got[role], role, least) for role, least in LEAST.items() if got.get(role) is not None},
+            **{
+                role: small(got[role], role, least)
+                for role, least in LEAST.items()
+                if got.get(role) is not None
+            },
         )

@@ -41,7 +41,11 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
 
 def _time_note(source: Source, table: TableFormat, unit: str) -> str:
     name = table.columns["arrival"]
-    return f"time: {name!r} in {unit} (dates as ISO 8601)" if table.name in ("generic", "kvplan") else f"time: {name!r} as {table.name} has it (dates, or numbers in {unit})"
+    return (
+        f"time: {name!r} in {unit} (dates as ISO 8601)"
+        if table.name in ("generic", "kvplan")
+        else f"time: {name!r} as {table.name} has it (dates, or numbers in {unit})"
+    )
 
 
 # -- the fast way ---------------------------------------------------------------------------------------------
@@ -57,7 +61,9 @@ def _fast_blocks(
     roles = {role: name for role, name in table.columns.items() if name in header}
     if len(set(header)) != len(header) or "hash_ids" in roles:
         raise _NotWellFormed
-    types: dict[str, Any] = {roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles}
+    types: dict[str, Any] = {
+        roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles
+    }
     types |= {roles[role]: pa.string() for role in ("arrival", "id", "session") if role in roles}
     try:
         with source.stream() as stream:
@@ -99,7 +105,9 @@ def _fast_columns(
             if len(values) and (values.min() < LEAST[role] or values.max() > MAX_TOKENS):
                 raise _NotWellFormed
     extra |= {
-        key: batch.column(roles[role]).to_pylist() for key, role in (("name", "id"), ("session", "session")) if role in roles
+        key: batch.column(roles[role]).to_pylist()
+        for key, role in (("name", "id"), ("session", "session"))
+        if role in roles
     }
     return arrival, counts("prompt"), counts("output") if "output" in roles else None, extra
 
@@ -118,7 +126,11 @@ class _FastClock:
 
         if self.kind is None:
             self.kind = next(
-                (kind for kind in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")) if _casts(texts[:1], kind)),
+                (
+                    kind
+                    for kind in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
+                    if _casts(texts[:1], kind)
+                ),
                 None,
             )
             if self.kind is None:
@@ -136,7 +148,11 @@ class _FastClock:
             is_epoch = pa.types.is_timestamp(kind) or abs(readings[0]) > EPOCH_S * per_second
             self.base = readings[0] if is_epoch else readings[0] * 0
         since: Doubles = (readings - self.base) / per_second
-        if not np.isfinite(since).all() or (not pa.types.is_timestamp(kind) and readings.min() < 0) or since.max() > 1e12:
+        if (
+            not np.isfinite(since).all()
+            or (not pa.types.is_timestamp(kind) and readings.min() < 0)
+            or since.max() > 1e12
+        ):
             raise _NotWellFormed
         return since
 
@@ -188,7 +204,9 @@ def _add_row(
     cells: list[str], place: dict[str, int], roles: dict[str, str], clock: Clock, builder: TraceBuilder
 ) -> None:
     whole = {role: tokens(cells[place[role]], roles[role]) for role in ("prompt", "output") if role in place}
-    whole |= {role: small(cells[place[role]], roles[role], least) for role, least in LEAST.items() if role in place}
+    whole |= {
+        role: small(cells[place[role]], roles[role], least) for role, least in LEAST.items() if role in place
+    }
     arrival = clock.seconds(cells[place["arrival"]]) if "arrival" in place else None
     builder.add(
         arrival,
@@ -216,7 +234,9 @@ def tokens_id(text: str) -> int:
     try:
         return int(text[:40])
     except ValueError:
-        raise InputError("holds something that is no block id", field="block_hash_ids", value=text[:40]) from None
+        raise InputError(
+            "holds something that is no block id", field="block_hash_ids", value=text[:40]
+        ) from None
 
 
 def csv_rows(source: Source) -> Iterator[tuple[int, list[str] | InputError]]:

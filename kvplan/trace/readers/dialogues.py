@@ -48,7 +48,9 @@ class CustomPrompts:
         if not isinstance(prompt, str):
             raise InputError("is not a text", field="prompt", value=prompt)
         output = value.get("output_tokens")
-        self.builder.add(None, self.count(prompt), output if isinstance(output, int) and output >= 0 else None)
+        self.builder.add(
+            None, self.count(prompt), output if isinstance(output, int) and output >= 0 else None
+        )
 
 
 class Conversations:
@@ -88,4 +90,6 @@ class AgentLog:
         if not texts[0]:
             raise InputError("is not a text", field="input", value=value.get("input"))
         session = plain(value.get("session_id"), "session_id")
-        self.builder.add(self.clock.seconds(value.get("timestamp")), *(self.count(text) for text in texts), session=session)
+        self.builder.add(
+            self.clock.seconds(value.get("timestamp")), *(self.count(text) for text in texts), session=session
+        )

@@ -83,7 +83,9 @@ class BenchResults:
             return None  # "inf": all at once
         burstiness = value.get("burstiness")
         shape = float(burstiness) if isinstance(burstiness, (int, float)) and 0 < burstiness < 1e6 else 1.0
-        self.builder.note(f"no start times: arrivals drawn at {rate:g} requests/s, burstiness {shape:g}, seed {self.seed}")
+        self.builder.note(
+            f"no start times: arrivals drawn at {rate:g} requests/s, burstiness {shape:g}, seed {self.seed}"
+        )
         gaps = np.random.default_rng(self.seed).gamma(shape, 1 / (rate * shape), count)
         starts = np.cumsum(gaps) - gaps[:1].sum()
         return [float(start) for start in starts]
@@ -106,7 +108,9 @@ class BenchResults:
                 break
             # Whole tokens that sum to the total: the remainder is spread over the requests.
             share = [round(mean * (index + 1)) - round(mean * index) for mean in (prompt, output)]
-            self.builder.add(None if starts is None else self._offset + starts[index], max(1, share[0]), max(1, share[1]))
+            self.builder.add(
+                None if starts is None else self._offset + starts[index], max(1, share[0]), max(1, share[1])
+            )
         return [] if starts is None else [self._offset + start for start in starts]
 
 
@@ -142,7 +146,11 @@ class GuideLlmResults:
 
     def _add(self, item: dict[str, Any], failed: bool) -> None:
         start = item.get("request_start_time")
-        for path in (("start_time",), ("info", "timings", "request_start"), ("scheduler_info", "request_start")):
+        for path in (
+            ("start_time",),
+            ("info", "timings", "request_start"),
+            ("scheduler_info", "request_start"),
+        ):
             start = at(item, *path) if start is None else start
         prompt, output = item.get("prompt_tokens"), item.get("output_tokens")
         prompt = at(item, "input_metrics", "text_tokens") if prompt is None else prompt
@@ -174,7 +182,7 @@ class InferencePerfRequests:
         self.builder.add(
             None if start is None else self.clock.seconds(start),
             0 if failed and prompt is None else tokens(prompt, "info.request_metrics.text.input_tokens"),
-            0 if failed else (None if output is None else tokens(output, "info.response_metrics.output_tokens")),
+            0
+            if failed
+            else (None if output is None else tokens(output, "info.response_metrics.output_tokens")),
         )
-
-

@@ -41,13 +41,18 @@ def read_scenario(source: Source, seed: int | None) -> Trace:
     if document.get("requests") is not None:
         requests = document["requests"]
         if not isinstance(requests, list):
-            raise InputError("is not a list", field="requests", source=source.name, line=_line(node, "requests"))
-        return inline_trace(requests, source.name, _lines(node, len(requests)))
+            raise InputError(
+                "is not a list", field="requests", source=source.name, line=_line(node, "requests")
+            )
+        return inline_trace(requests, source.name, _lines(node))
     workload = document.get("workload")
     spec = workload.get("synthetic") if isinstance(workload, dict) else None
     if spec is None:
         raise InputError(
-            "holds neither requests nor a synthetic workload", source=source.name, line=1, hint="give the trace file itself"
+            "holds neither requests nor a synthetic workload",
+            source=source.name,
+            line=1,
+            hint="give the trace file itself",
         )
     try:
         trace = synthesize(spec, seed)
@@ -55,7 +60,9 @@ def read_scenario(source: Source, seed: int | None) -> Trace:
     except InputError as error:
         value = {"value": error.value} if error.has_value else {}
         line = _line(node, "workload")
-        raise InputError(error.message, field=error.field, **value, source=source.name, line=line, hint=error.hint) from None
+        raise InputError(
+            error.message, field=error.field, **value, source=source.name, line=line, hint=error.hint
+        ) from None
 
 
 def _one_a_line(text: str) -> list[Any] | None:
@@ -100,6 +107,7 @@ def _line(node: Any, key: str) -> int:
     return next((name.start_mark.line + 1 for name, _ in node.value if name.value == key), 1)
 
 
-def _lines(node: Any, count: int) -> list[int | None]:
-    items = next(value for name, value in node.value if name.value == "requests").value
-    return [item.start_mark.line + 1 for item in items][:count]
+def _lines(node: Any) -> list[int | None]:
+    # Of a key that stands twice YAML takes the last.
+    items = [value for name, value in node.value if name.value == "requests"][-1].value
+    return [item.start_mark.line + 1 for item in items]

@@ -24,8 +24,14 @@ def block_ids(trace: Trace, block_size: int) -> list[list[int]]:
     known: dict[Any, int] = {}
     count = 0
     pointer = [0] * (len(trace) + 1) if content is None else content.segment_ptr.tolist()
-    columns = ([], [], []) if content is None else (content.segment_source, content.segment_start, content.segment_tokens)
-    segments = list(zip(*(column if isinstance(column, list) else column.tolist() for column in columns), strict=True))
+    columns = (
+        ([], [], [])
+        if content is None
+        else (content.segment_source, content.segment_start, content.segment_tokens)
+    )
+    segments = list(
+        zip(*(column if isinstance(column, list) else column.tolist() for column in columns), strict=True)
+    )
     rows = []
     for row, prompt in enumerate(trace.prompt_tokens.tolist()):
         ids: list[int] = []

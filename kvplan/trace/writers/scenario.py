@@ -27,7 +27,9 @@ def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
         if content is not None:
             own = slice(int(content.segment_ptr[row]), int(content.segment_ptr[row + 1]))
             columns = (content.segment_source, content.segment_start, content.segment_tokens)
-            request["content"] = [list(part) for part in zip(*(column[own].tolist() for column in columns), strict=True)]
+            request["content"] = [
+                list(part) for part in zip(*(column[own].tolist() for column in columns), strict=True)
+            ]
             if content.output_source[row] >= 0:
                 request["output_content"] = int(content.output_source[row])
         # JSON of one line is YAML's flow style.

@@ -9,7 +9,16 @@ import numpy as np
 
 from kvplan.trace.trace import Trace
 
-_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "request_id", "priority", "session", "n", "beam_width")
+_COLUMNS = (
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "request_id",
+    "priority",
+    "session",
+    "n",
+    "beam_width",
+)
 
 
 def write_parquet(trace: Trace, path: Path | IO[bytes]) -> None:
@@ -28,5 +37,7 @@ def write_parquet(trace: Trace, path: Path | IO[bytes]) -> None:
         for name in ("segment_source", "segment_start", "segment_tokens"):
             columns[name] = pa.ListArray.from_arrays(pointer, pa.array(getattr(content, name)))
         columns["output_source"] = pa.array(content.output_source)
-    metadata = {"kvplan": "trace"} | ({} if trace.origin.block_size is None else {"block_size": str(trace.origin.block_size)})
+    metadata = {"kvplan": "trace"} | (
+        {} if trace.origin.block_size is None else {"block_size": str(trace.origin.block_size)}
+    )
     pq.write_table(pa.table(columns, metadata=metadata), path)
