@@ -31,9 +31,14 @@ def test_a_file_is_written(tmp_path):
 
 def test_an_exception_leaves_the_earlier_file_and_nothing_else(tmp_path):
     write_text(tmp_path / "a", "earlier")
-    with pytest.raises(ZeroDivisionError), atomic_write(tmp_path / "a") as file:
-        file.write("half")
-        1 / 0  # noqa: B018
+
+    def fail_half_way() -> None:
+        with atomic_write(tmp_path / "a") as file:
+            file.write("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "earlier")]
 
 

@@ -138,7 +138,7 @@ def info(
     tokenizer: Tokenizer = None,
     seed: Seed = None,
 ) -> None:
-    """What the file holds: counts, span, rate, burstiness, lengths, what prompts share, and what was inferred."""
+    """What the file holds: counts, rate, burstiness, lengths, what prompts share, and what was inferred."""
     from kvplan.trace.describe import (
         describe,
         fact_lines,
@@ -200,7 +200,7 @@ def convert(
     tokenizer: Tokenizer = None,
     seed: Seed = None,
 ) -> None:
-    """Write the trace in another format: mooncake, vllm-timed-trace, aiperf, guidellm, vidur, parquet, yaml."""
+    """Write the trace as mooncake, vllm-timed-trace, aiperf, guidellm, vidur, parquet or yaml."""
     from kvplan.trace.writers import writer_for
 
     writer_for(output, to)  # before a long file is read
@@ -304,7 +304,8 @@ def synthesize(
 ) -> None:
     """Fit a generator to the trace and say how close it is.
 
-    OUT.yaml (or -) receives the generator, which tells no single request; any other suffix the requests drawn.
+    OUT.yaml (or -) receives the generator, which tells no single request; any other suffix the requests
+    drawn.
     """
     from kvplan.files import write_text
     from kvplan.trace.fit import closeness, fit

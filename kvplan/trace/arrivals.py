@@ -35,7 +35,8 @@ class Arrivals:
     def times(self, count: int, random: np.random.Generator) -> Doubles:
         """``count`` ascending arrival times in seconds, the first near 0."""
         gaps = np.ones(count) if self.cv == 0 else random.gamma(self.cv**-2, self.cv**2, count)
-        # A warped clock: each request's share of all, then the time by which the profile has let that share in.
+        # A warped clock: each request's share of all, then the time by which the profile has let that share
+        # in.
         # The last share is fixed, so that the rate is met exactly and not only in the mean.
         share = np.cumsum(gaps) - gaps[0]
         share *= (count - 1) / count / (share[-1] or 1.0)

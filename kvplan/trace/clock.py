@@ -28,7 +28,7 @@ def check_unit(unit: str | None) -> None:
 
 
 def iso_ns(text: str, field: str) -> int:
-    """Nanoseconds since 1970 of an ISO 8601 date: any number of fractional digits, ``Z``, an offset or none (UTC).
+    """Nanoseconds since 1970 of an ISO 8601 date: any fractional digits; ``Z``, an offset or none (UTC).
 
     Raises:
         InputError: not such a date; without a place.
@@ -54,8 +54,8 @@ def iso_ns(text: str, field: str) -> int:
 class Clock:
     """Turns the times of one file into float seconds without losing digits.
 
-    Large readings (an epoch in nanoseconds exceeds what a float holds exactly) are taken relative to the first.
-    Numbers are in ``unit``; a text that is no number is an ISO 8601 date.
+    Large readings (an epoch in nanoseconds exceeds what a float holds exactly) are taken relative to the
+    first. Numbers are in ``unit``; a text that is no number is an ISO 8601 date.
     """
 
     def __init__(self, unit: str, field: str) -> None:

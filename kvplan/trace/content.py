@@ -1,8 +1,8 @@
 """Who shares which tokens: how hash ids, prefixes and sessions become ``Content``.
 
 A source names a sequence of tokens; a private one stands for text that only one request has written. Hash ids
-of a block size B share one source in which block ``id`` is the tokens ``id*B .. id*B+B-1``: equal ids are equal
-tokens, and a run of consecutive ids is one segment.
+of a block size B share one source in which block ``id`` is the tokens ``id*B .. id*B+B-1``: equal ids are
+equal tokens, and a run of consecutive ids is one segment.
 """
 
 from __future__ import annotations

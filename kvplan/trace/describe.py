@@ -19,9 +19,11 @@ _BAR_WIDTH = 40
 def describe(trace: Trace) -> dict[str, Any]:
     """The figures of a trace; JSON-ready.
 
-    ``rows``, ``span_s``, ``prompt`` and ``output`` are those of the file as recorded, failed and empty requests
-    included; ``requests`` is how many are replayed. ``prefix_hit_rate`` is what an unlimited cache could serve:
-    in the file's own blocks where it has block ids (a partial last block counted as one), else in tokens.
+    ``rows``, ``span_s``, ``prompt`` and ``output`` are those of the file as recorded, failed and empty
+    requests included; ``requests`` is how many are replayed. ``prefix_hit_rate`` is what an unlimited cache
+    could
+    serve: in the file's own blocks where it has block ids (a partial last block counted as one), else in
+    tokens.
     """
     origin = trace.origin
     arrival, prompt, output = trace.arrival_s, trace.prompt_tokens, trace.output_tokens
@@ -172,9 +174,8 @@ def info_lines(told: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {name:<18}{figures}")
     if told["sessions"]:
         sessions = told["sessions"]
-        lines.append(
-            f"  sessions            {sessions['count']:,}, {sessions['mean_turns']:.3g} turns each, at most {sessions['max_turns']}"
-        )
+        turns = f"{sessions['mean_turns']:.3g} turns each, at most {sessions['max_turns']}"
+        lines.append(f"  sessions            {sessions['count']:,}, {turns}")
     if told["prefix_hit_rate"] is not None:
         what = (
             f"of {told['blocks']:,} blocks of {told['block_size']}"

@@ -64,7 +64,8 @@ def scale(
     """The same requests at another rate or of other lengths.
 
     Args:
-        rate: requests per second; gaps keep their proportions. A trace without arrival times gets Poisson arrivals.
+        rate: requests per second; gaps keep their proportions. A trace without arrival times gets Poisson
+            arrivals.
         speed: times as fast; instead of ``rate``.
         prompt, output: factors of the lengths. What a scaled prompt shares scales with it.
 
@@ -130,15 +131,16 @@ def _scaled_content(content: Content, prompts: Longs, factor: float) -> Content:
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     # The output is no longer the tokens that a later turn repeats when lengths are scaled apart: it keeps its
     # source, and a later turn holds as much of it as its own scaled segment says.
-    columns = (np.ascontiguousarray(table[:, column]) for column in range(3))
-    return Content(np.array(pointer, dtype=np.int64), *columns, content.output_source)
+    source_, start_, tokens = (np.ascontiguousarray(table[:, column]) for column in range(3))
+    return Content(np.array(pointer, dtype=np.int64), source_, start_, tokens, content.output_source)
 
 
 def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
     """All requests of several traces in order of arrival, each on its own clock from 0.
 
     Args:
-        share: equal sources of two traces are the same tokens (parts of one trace); otherwise traces share nothing.
+        share: equal sources of two traces are the same tokens (parts of one trace); otherwise traces share
+            nothing.
 
     Raises:
         InputError: no trace.
@@ -159,10 +161,9 @@ def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
     content = _joined_content(traces, share)
     sizes = {trace.origin.block_size for trace in traces if trace.content is not None}
     return Trace(
-        *(
-            np.concatenate([getattr(t, name) for t in traces])[order]
-            for name in ("arrival_s", "prompt_tokens", "output_tokens")
-        ),
+        np.concatenate([trace.arrival_s for trace in traces])[order],
+        np.concatenate([trace.prompt_tokens for trace in traces])[order],
+        np.concatenate([trace.output_tokens for trace in traces])[order],
         request_id=np.array(names, dtype=object)[order],
         **columns,
         content=None if content is None else content.take(order),
@@ -209,10 +210,9 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
     counts = np.concatenate([np.diff(part.segment_ptr) for part in parts])
     return Content(
         np.append(0, np.cumsum(counts)).astype(np.int64),
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("segment_source", "segment_start", "segment_tokens")
-        ),
+        np.concatenate([part.segment_source for part in parts]),
+        np.concatenate([part.segment_start for part in parts]),
+        np.concatenate([part.segment_tokens for part in parts]),
         np.concatenate([part.output_source for part in parts]),
     )
 

@@ -1,4 +1,4 @@
-"""Files that tell of an engine but hold no request: a startup log, a run's settings, a table beside a trace."""
+"""Files that tell of an engine but hold no request: a startup log, a run's settings, a side table."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ def _joint(prompt: Longs, output: Longs) -> list[list[int]] | None:
 
 
 def _tenths(values: Longs) -> Longs:
-    # Equal values share their ranks at random (seeded), or a heavy value would tie prompt to output by accident.
+    # Equal values share their ranks at random (seeded), or a heavy value would tie prompt to output by
+    # accident.
     order = np.lexsort((np.random.default_rng(0).random(len(values)), values))
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
@@ -107,7 +108,7 @@ def _tenths(values: Longs) -> Longs:
 
 
 def _arrivals(arrival: Doubles) -> dict[str, Any]:
-    """Mean rate, its profile over the trace, and the burstiness of gaps on the clock that the profile warps."""
+    """Mean rate, its profile over the trace, and the burstiness on the clock that the profile warps."""
     count, since = len(arrival), arrival - arrival[0]
     span = float(since[-1])
     if span == 0:

@@ -1,8 +1,9 @@
-"""The requests that a scenario lists itself: ``requests: [{arrival: 0.0, prompt: 512, output: 128}, ...]``."""
+"""The requests that a scenario lists itself: ``requests: [{arrival: 0, prompt: 512, output: 128}]``."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from kvplan.trace.trace import Origin, Trace
 KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n", "beam_width")
 """What people write."""
 EXACT_KEYS = ("content", "output_content")
-"""What ``kvplan trace convert`` writes in their place: segments ``[source, start, tokens]``, and the output's source."""
+"""What ``kvplan trace convert`` writes: segments ``[source, start, tokens]``, and the output's source."""
 
 
 def inline_trace(
@@ -26,8 +27,8 @@ def inline_trace(
 ) -> Trace:
     """The trace of requests given one by one.
 
-    Equal ``prefix.id`` share their first ``prefix.tokens`` tokens (all of the prompt where it is no longer). A
-    later turn of a ``session`` begins with all of the former turn, prompt and output.
+    Equal ``prefix.id`` share their first ``prefix.tokens`` tokens (all of the prompt where it is no longer).
+    A later turn of a ``session`` begins with all of the former turn, prompt and output.
 
     Args:
         requests: mappings with the keys ``KEYS``; ``prompt`` and ``output`` must be there, ``arrival`` is 0 s
@@ -48,9 +49,7 @@ def inline_trace(
             rows.append((_row(request), index, line))
         except InputError as error:
             raise _placed(error, source, line, index) from None
-    unsorted = any(
-        before[0]["arrival"] > after[0]["arrival"] for before, after in zip(rows, rows[1:], strict=False)
-    )
+    unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in itertools.pairwise(rows))
     rows.sort(key=lambda row: row[0]["arrival"])  # stable: equal arrivals keep the order of the file
     content = ContentBuilder()
     for row, index, line in rows:
@@ -167,7 +166,7 @@ def _add_content(content: ContentBuilder, row: dict[str, Any]) -> None:
             f"is shorter than the former turn of session {session!r} (prompt and output: {history} tokens)",
             field="prompt",
             value=row["prompt"],
-            hint="a later turn's prompt begins with all of the former turn: give the whole prompt, history included",
+            hint="a later turn begins with all of the former turn: give the whole prompt, history included",
         )
     content.turn(session, row["prompt"], row["output"], shared=history or row["prompt"], head=head)
 

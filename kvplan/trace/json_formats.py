@@ -74,7 +74,7 @@ class JsonFormat:
 
 
 def infer_unit(sample: Sample) -> tuple[str, str]:
-    """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms or vLLM's and GuideLLM's seconds."""
+    """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms, vLLM's and GuideLLM's seconds."""
     times = [value["timestamp"] for value in sample if isinstance(value.get("timestamp"), (int, float))]
     gap = (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
     floats = [time for time in times if isinstance(time, float)]

@@ -12,9 +12,9 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import check_unit
 from kvplan.trace.detect import Kind, detect_kind
+from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
-from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.readers.csv import csv_header, read_csv
 from kvplan.trace.readers.engine_log import read_engine_log
 from kvplan.trace.readers.parquet import parquet_header, read_parquet
@@ -91,12 +91,12 @@ def read_trace(
     Args:
         format: one of ``format_names()`` instead of detection by content.
         time_unit: ``s``, ``ms``, ``us`` or ``ns`` instead of the format's own or the inferred one.
-        columns: role -> column name for a table of one's own (roles: arrival, prompt, output, id, session, ...).
+        columns: role -> column name for a table of one's own (roles: arrival, prompt, output, id, ...).
         on_bad_row: ``error`` refuses the file, ``skip`` and ``report`` leave such rows out and count them.
         limit: read only that many requests.
         output_tokens: for requests whose file does not say how long the answer is (256).
         block_size: tokens in a block of the file's hash ids, where it is known better than inferred.
-        tokenizer: a tokenizer's folder, ``tokenizer.json`` or name, for files that hold text (else 4 characters a token).
+        tokenizer: a ``tokenizer.json`` or its folder, for files that hold text (else 4 characters a token).
         seed: for files that hold distributions instead of requests.
 
     Returns:
@@ -165,7 +165,8 @@ def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
     return builder
 
 
-# -- tables -----------------------------------------------------------------------------------------------------
+# -- tables
+# -----------------------------------------------------------------------------------------------------
 
 
 def _read_csv(source: Source, options: ReadOptions) -> Trace:
@@ -214,7 +215,8 @@ def _table(header: list[str], source: Source, options: ReadOptions) -> TableForm
     return table
 
 
-# -- JSON -------------------------------------------------------------------------------------------------------
+# -- JSON
+# -------------------------------------------------------------------------------------------------------
 
 
 def _read_json(source: Source, options: ReadOptions) -> Trace:

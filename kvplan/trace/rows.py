@@ -18,8 +18,8 @@ MAX_TOKENS = 2**31 - 1
 class BadRows:
     """Collects the rows that could not be understood.
 
-    ``error`` refuses the file once it is read, so that the message shows the first ten and the count; ``skip``
-    and ``report`` leave the rows out (``report`` also shows them: see ``Origin.bad_row_examples``).
+    ``error`` refuses the file once it is read, so that the message shows the first ten and the count;
+    ``skip`` and ``report`` leave the rows out (``report`` also shows them: see ``Origin.bad_row_examples``).
     """
 
     def __init__(self, source: str, policy: OnBadRow) -> None:

@@ -40,12 +40,14 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
 
     Args:
         spec: ``requests`` (how many); ``arrivals`` (a rate, or ``{rate, cv, profile, tick_s}``: see
-            ``arrivals.Arrivals``); ``prompt`` and ``output``, in tokens (see ``distribution.distribution``); and
-            as wanted
+            ``arrivals.Arrivals``); ``prompt`` and ``output``, in tokens (see
+            ``distribution.distribution``); and as wanted
 
-            - ``joint``: a square matrix of weights; entry (i, j) is how often a prompt of the i-th equal part of
-              prompts goes with an output of the j-th equal part of outputs. Without it they are independent.
-            - ``max_total``: no prompt and its output together are longer; outputs are dealt anew until that holds.
+            - ``joint``: a square matrix of weights; entry (i, j) is how often a prompt of the i-th equal
+              part of prompts goes with an output of the j-th equal part of outputs. Without it they are
+              independent.
+            - ``max_total``: no prompt and its output together are longer; outputs are dealt anew until that
+              holds.
             - ``prefixes``: ``[{tokens, share}]``: a share of requests begins with that many common tokens.
             - ``reuse``: ``{probability, fraction, lag_s}``: with that probability a prompt begins with the
               beginning of an earlier request (its prompt and output), for a fraction of its own length, that
@@ -105,7 +107,7 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
         joint = np.array(spec["joint"], dtype=np.float64)
     except (TypeError, ValueError):
         joint = np.zeros(0)
-    size = len(joint)
+    size = len(joint) if joint.ndim == 2 else 0
     if (
         not size
         or joint.shape != (size, size)
@@ -187,7 +189,7 @@ def _content(
     heads: list[list[Segment]] | None,
     random: np.random.Generator,
 ) -> Content | None:
-    """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, later ones the prefixes."""
+    """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, further ones prefixes."""
     if "reuse" not in spec and heads is None:
         return None
     count = len(prompt)
@@ -221,7 +223,7 @@ def _reuse(
     probability = [part.mean for part in _parts(reuse["probability"], "synthetic.reuse.probability")]
     fraction = _parts(reuse["fraction"], "synthetic.reuse.fraction")
     lag = distribution(reuse["lag_s"], "synthetic.reuse.lag_s")
-    within = all(0 <= part.values[0] and part.values[-1] <= 1 for part in fraction)
+    within = all(part.values[0] >= 0 and part.values[-1] <= 1 for part in fraction)
     if not within or not 0 <= min(probability) <= max(probability) <= 1 or lag.values[0] < 0:
         raise InputError("needs probability and fraction within 0..1 and lag_s >= 0", field="synthetic.reuse")
     chance, ties, ranks, lags = random.random((4, len(prompt)))

@@ -1,4 +1,4 @@
-"""How many tokens a text has: by a tokenizer that the person gives, or four characters a token, and said so."""
+"""How many tokens a text has: by a tokenizer that the person gives, or four characters a token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class TokenCounter:
     def __init__(self, tokenizer: str | None = None) -> None:
         self._encode: Any = None
         if tokenizer is None:
-            self.note = f"the file holds text: {CHARACTERS_PER_TOKEN} characters a token assumed (--tokenizer counts them)"
+            self.note = (
+                f"the file holds text: {CHARACTERS_PER_TOKEN} characters a token assumed (or --tokenizer)"
+            )
             return
         path = Path(tokenizer)
         path = path / "tokenizer.json" if path.is_dir() else path

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - samples and tables read better on one line
 """``kvplan trace`` as people call it."""
 
 from __future__ import annotations

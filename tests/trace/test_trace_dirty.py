@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - samples and tables read better on one line
 """Rows that are none: refused with their line, or left out and counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - samples and tables read better on one line
 """The samples of every format in FORMATS.md, read to the values that stand in them."""
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def test_a_format_can_be_named_and_a_wrong_one_is_refused(data, written):
     assert read_trace(path, format="bailian").origin.format == "bailian"
     with pytest.raises(InputError, match="no format"):
         read_trace(path, format="moonshine")
-    with pytest.raises(InputError, match="no unit of time|not a unit"):
+    with pytest.raises(InputError, match="not a unit of time"):
         read_trace(path, time_unit="minutes")
 
 

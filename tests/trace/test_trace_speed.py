@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - samples and tables read better on one line
 """How fast files are read; the limits are issue 9's, taken as the best of a few runs since machines are shared."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - samples and tables read better on one line
 """The traps of FORMATS.md and SOURCES.md, one test each."""
 
 from __future__ import annotations

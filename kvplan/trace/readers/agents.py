@@ -78,7 +78,7 @@ class TraceLabRounds:
         self.clock = Clock("s", "timing_events[0].timestamp")
         builder.note("time: the first event of each round (ISO 8601 dates)")
         builder.note(
-            "prefix sharing: prefix_tokens, as far as the session holds them (what other sessions share is not told)"
+            "prefix sharing: prefix_tokens, as the session holds them (nothing is told across sessions)"
         )
 
     def row(self, value: dict[str, Any], line: int) -> None:

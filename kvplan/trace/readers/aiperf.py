@@ -15,10 +15,10 @@ from kvplan.trace.text import TokenCounter, message_text
 class AiperfRows:
     """``mooncake_trace`` rows and GenAI-Perf payloads.
 
-    A turn says what it adds: its prompt is the session's history and that (AIPerf replays turns so), unless it
-    gives ``hash_ids`` or a whole list of ``messages``, which describe the whole prompt. Timestamps in ms are
-    optional; ``delay`` in ms counts from the former turn. AIPerf writes it on the turn that waits, GenAI-Perf
-    on the turn after which is waited.
+    A turn says what it adds: its prompt is the session's history and that (AIPerf replays turns so), unless
+    it gives ``hash_ids`` or a whole list of ``messages``, which describe the whole prompt. Timestamps in ms
+    are optional; ``delay`` in ms counts from the former turn. AIPerf writes it on the turn that waits,
+    GenAI-Perf on the turn after which is waited.
     """
 
     def __init__(self, builder: TraceBuilder, unit: str, tokenizer: str | None) -> None:
@@ -84,7 +84,7 @@ class AiperfRows:
         elif seconds is None:
             seconds = former + self._delay_after.pop(session, 0.0) + wait
             self.builder.note(
-                "a turn without timestamp arrives its delay after the former turn's arrival (service time is unknown)"
+                "a turn without timestamp arrives its delay after the former turn (service time is unknown)"
             )
         if seconds is not None:
             self._next[session] = seconds

@@ -48,7 +48,8 @@ def _time_note(source: Source, table: TableFormat, unit: str) -> str:
     )
 
 
-# -- the fast way ---------------------------------------------------------------------------------------------
+# -- the fast way
+# ---------------------------------------------------------------------------------------------
 
 
 def _fast_blocks(
@@ -168,7 +169,8 @@ def _casts(texts: Any, kind: Any) -> bool:
     return True
 
 
-# -- the slow way ---------------------------------------------------------------------------------------------
+# -- the slow way
+# ---------------------------------------------------------------------------------------------
 
 
 def csv_header(source: Source) -> list[str]:
@@ -181,7 +183,7 @@ def csv_header(source: Source) -> list[str]:
 
 
 def _read_slowly(source: Source, table: TableFormat, builder: TraceBuilder, unit: str) -> None:
-    roles = {role: name for role, name in table.columns.items()}
+    roles = dict(table.columns)
     clock = Clock(unit, roles.get("arrival", "arrival"))
     reader = csv_rows(source)
     _, header = next(reader)
@@ -203,19 +205,17 @@ def _read_slowly(source: Source, table: TableFormat, builder: TraceBuilder, unit
 def _add_row(
     cells: list[str], place: dict[str, int], roles: dict[str, str], clock: Clock, builder: TraceBuilder
 ) -> None:
-    whole = {role: tokens(cells[place[role]], roles[role]) for role in ("prompt", "output") if role in place}
-    whole |= {
+    extra: dict[str, Any] = {
         role: small(cells[place[role]], roles[role], least) for role, least in LEAST.items() if role in place
     }
-    arrival = clock.seconds(cells[place["arrival"]]) if "arrival" in place else None
     builder.add(
-        arrival,
-        whole["prompt"],
-        whole.get("output"),
+        clock.seconds(cells[place["arrival"]]) if "arrival" in place else None,
+        tokens(cells[place["prompt"]], roles["prompt"]),
+        tokens(cells[place["output"]], roles["output"]) if "output" in place else None,
         name=cells[place["id"]] if "id" in place else None,
         session=cells[place["session"]] if "session" in place else None,
         ids=_block_ids(cells[place["hash_ids"]]) if "hash_ids" in place else (),
-        **{role: whole[role] for role in LEAST if role in whole},
+        **extra,
     )
 
 
@@ -240,7 +240,7 @@ def tokens_id(text: str) -> int:
 
 
 def csv_rows(source: Source) -> Iterator[tuple[int, list[str] | InputError]]:
-    """(line, cells) of each row that is not blank, the header first; a row that is no CSV as an InputError."""
+    """(line, cells) of each row, the header first, blank ones left out; an InputError for what is no CSV."""
     lines = source.lines()
     at = 0
 

@@ -12,7 +12,7 @@ from kvplan.trace.text import TokenCounter, message_text
 
 
 class ShareGptRows:
-    """``[{id, conversations: [{from, value}, ...]}]``: the first turn asks, the second answers, as vLLM reads it.
+    """``[{id, conversations: [{from, value}, ...]}]``: the first turn asks, the second answers (as in vLLM).
 
     Conversations of fewer than two turns are passed over.
     """
@@ -54,7 +54,7 @@ class CustomPrompts:
 
 
 class Conversations:
-    """vLLM's multi-turn benchmark: ``[{id, messages: [{role, content}]}]``; every assistant message is a request.
+    """vLLM's multi-turn benchmark: ``[{id, messages: [{role, content}]}]``; each assistant message a request.
 
     A request's prompt is all that was said before it: the former turn, its answer and what the user adds.
     """
@@ -77,7 +77,7 @@ class Conversations:
 
 
 class AgentLog:
-    """LMCache's agent traces: ``{timestamp: epoch µs, input, output, session_id}``, rows in no order of time."""
+    """LMCache's agent traces: ``{timestamp: epoch µs, input, output, session_id}``, rows in any order."""
 
     def __init__(self, builder: TraceBuilder, unit: str, tokenizer: str | None) -> None:
         self.builder = builder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock

@@ -59,7 +59,7 @@ def looks_like_metrics(head: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """A cumulative histogram: float64 upper edges (finite), counts up to each, and the count and sum of all."""
+    """A cumulative histogram: float64 upper edges (finite), counts up to each, count and sum of all."""
 
     edges: Doubles
     up_to: Doubles
@@ -75,8 +75,8 @@ class Histogram:
         """A quantile function with this histogram's counts, and its mean where that can be met.
 
         Within a bucket values follow a power of their rank, the same for all buckets, chosen so that the mean
-        is sum / count. Above the last edge lies what the sum leaves for it, evenly from the edge to twice the mean
-        excess.
+        is sum / count. Above the last edge lies what the sum leaves for it, evenly from the edge to twice the
+        mean excess.
         """
         top = self._top()
         edges = np.concatenate([[min(1.0, self.edges[0] if len(self.edges) else top)], self.edges, [top]])
@@ -159,7 +159,7 @@ def _drawn(
     if histogram.beyond > 0:
         edge = f"{histogram.edges[-1]:g}" if len(histogram.edges) else "no edge"
         builder.note(
-            f"{what}: the last bucket is cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}"
+            f"{what}: last bucket cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}"
         )
     ranks = random.permutation((np.arange(count) + random.random(count)) / count)
     if exact:  # n is counted in buckets whose edges are its likely values

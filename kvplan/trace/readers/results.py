@@ -77,7 +77,7 @@ class BenchResults:
         return [start - first for start in starts]
 
     def _drawn(self, value: dict[str, Any], count: int) -> list[float] | None:
-        """Arrivals of a run that only tells its request_rate and burstiness, as the load generator draws them."""
+        """Arrivals of a run that tells its rate and burstiness only, as the load generator draws them."""
         rate = value.get("request_rate")
         if not isinstance(rate, (int, float)) or not 0 < rate < 1e9:
             return None  # "inf": all at once
@@ -130,13 +130,8 @@ class GuideLlmResults:
             requests = at(benchmark, "requests")
             for status in ("successful", "errored", "incomplete"):
                 items = listed(at(requests, status), f"benchmarks[{index}].requests.{status}")
-                each(
-                    self.builder,
-                    line,
-                    items,
-                    f"benchmarks[{index}].requests.{status}",
-                    lambda item, failed=status != "successful": self._add(item, failed),
-                )
+                add = self._add if status == "successful" else self._add_failed
+                each(self.builder, line, items, f"benchmarks[{index}].requests.{status}", add)
         if not len(self.builder) and not self.builder.bad.count:
             raise InputError(
                 "holds no single requests (the samples were stripped)",
@@ -144,7 +139,10 @@ class GuideLlmResults:
                 hint="run GuideLLM without a sample limit, or use its trace",
             )
 
-    def _add(self, item: dict[str, Any], failed: bool) -> None:
+    def _add_failed(self, item: dict[str, Any]) -> None:
+        self._add(item, failed=True)
+
+    def _add(self, item: dict[str, Any], failed: bool = False) -> None:
         start = item.get("request_start_time")
         for path in (
             ("start_time",),

@@ -1,4 +1,4 @@
-"""ServeGen: one client as distributions in two files, ``chunk-I-trace.csv`` (rates) and ``chunk-I-dataset.json``."""
+"""ServeGen: one client as distributions in two files, ``chunk-I-trace.csv`` and ``chunk-I-dataset.json``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
     other = None if path is None else _sibling(path, rates_given)
     if other is None or not other.is_file():
         raise NoRequestsError(
-            "is one half of a ServeGen client; the other half (chunk-I-trace.csv, chunk-I-dataset.json) is not beside it",
+            "is half of a ServeGen client; chunk-I-trace.csv or chunk-I-dataset.json is not beside it",
             format="servegen-client",
             facts={},
             source=source.name,
@@ -60,7 +60,7 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
         lengths = _lengths(second if rates_given else source)
     builder.note(f"a client's distributions, read with {other.name} beside it: drawn with seed {seed}")
     builder.note(
-        "time: windows in s; arrivals follow each window's rate, pattern and shape; prompt and output independent"
+        "time: windows in s; arrivals by each window's rate, pattern and shape; prompt and output independent"
     )
     random = np.random.default_rng(seed)
     starts = sorted(lengths)

@@ -29,8 +29,8 @@ _OUTPUT_TEXT = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.completi
 class SpanRows:
     """One document of spans; spans that call no model are passed over.
 
-    Token counts come from the usage attributes; where a span has none, its messages are counted as text. Equal
-    messages at the beginning of two prompts are shared.
+    Token counts come from the usage attributes; where a span has none, its messages are counted as text.
+    Equal messages at the beginning of two prompts are shared.
     """
 
     def __init__(self, builder: TraceBuilder, tokenizer: str | None) -> None:

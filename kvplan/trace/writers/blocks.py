@@ -15,23 +15,18 @@ _KEPT = 0.995
 
 
 def block_ids(trace: Trace, block_size: int) -> list[list[int]]:
-    """Ids of each prompt's blocks of ``block_size`` tokens, the last one partial (ceil); chained, dense, from 0.
+    """Ids of each prompt's blocks of ``block_size`` tokens, the last partial (ceil); chained, dense, from 0.
 
     Two ids are equal when the whole prefix up to and including the block is the same tokens. A block with a
     token that no other request can have gets an id of its own.
     """
     content = trace.content
+    assert content is not None
     known: dict[Any, int] = {}
     count = 0
-    pointer = [0] * (len(trace) + 1) if content is None else content.segment_ptr.tolist()
-    columns = (
-        ([], [], [])
-        if content is None
-        else (content.segment_source, content.segment_start, content.segment_tokens)
-    )
-    segments = list(
-        zip(*(column if isinstance(column, list) else column.tolist() for column in columns), strict=True)
-    )
+    pointer = content.segment_ptr.tolist()
+    columns = (content.segment_source, content.segment_start, content.segment_tokens)
+    segments = list(zip(*(column.tolist() for column in columns), strict=True))
     rows = []
     for row, prompt in enumerate(trace.prompt_tokens.tolist()):
         ids: list[int] = []
@@ -84,7 +79,7 @@ def fitting_block_size(trace: Trace) -> int:
 
 
 def kept_share(trace: Trace, size: int) -> float:
-    """Which part of the shared tokens ids of ``size`` tell of; what repeats a generated output is not in them."""
+    """Which part of the shared tokens ids of ``size`` tell of; what repeats an output is not in them."""
     total = prefix_hits(trace).tokens.sum()
     return float(_kept(trace, _prompt_hits(trace), size) / total) if total else 1.0
 

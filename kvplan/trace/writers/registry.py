@@ -128,6 +128,6 @@ def _losses(trace: Trace, writer: Writer, size: int) -> list[str]:
         notes.append(f"hash ids of {size} tokens keep {kept_share(trace, size):.1%} of the shared tokens")
         if (trace.content.output_source >= 0).any():
             notes.append(
-                "hash ids name prompts only: that an earlier request generated what a later one repeats is lost"
+                "hash ids name prompts only: that an earlier output is repeated in a later prompt is lost"
             )
     return notes

@@ -14,7 +14,8 @@ _SHORT_GAP_MS = 10.0
 def mooncake(trace: Trace, file: IO[str], block_size: int) -> None:
     """``{timestamp: ms, input_length, output_length, hash_ids}``.
 
-    Microseconds are kept, except where requests come less than 10 ms apart: there a fraction would make readers
+    Microseconds are kept, except where requests come less than 10 ms apart: there a fraction would make
+        readers
     that guess the unit take it for seconds, and whole milliseconds are written.
     """
     whole = len(trace) > 1 and 1000 * trace.span_s / (len(trace) - 1) < _SHORT_GAP_MS
@@ -24,7 +25,7 @@ def mooncake(trace: Trace, file: IO[str], block_size: int) -> None:
 
 
 def aiperf(trace: Trace, file: IO[str], block_size: int) -> None:
-    """AIPerf's ``mooncake_trace``: as Mooncake's; sessions are left out, since AIPerf would add their history."""
+    """AIPerf's ``mooncake_trace``: as Mooncake's; without sessions, as AIPerf would add their history."""
     mooncake(trace, file, block_size)
 
 
@@ -54,7 +55,7 @@ def _json_rows(trace: Trace, file: IO[str], times: list[Any], block_size: int) -
 
 
 def vidur(trace: Trace, file: IO[str], block_size: int) -> None:
-    """``arrived_at,num_prefill_tokens,num_decode_tokens``; newer Vidurs' session and block ids where there are some."""
+    """``arrived_at,num_prefill_tokens,num_decode_tokens``; session and block ids where there are some."""
     ids = None if trace.content is None else block_ids(trace, block_size)
     header = ["arrived_at", "num_prefill_tokens", "num_decode_tokens"]
     with_session = trace.session is not None or ids is not None

@@ -9,7 +9,7 @@ from kvplan.trace.trace import Trace
 
 
 def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
-    """``requests: [...]``, one a line; ``content`` tells what is shared. Add ``model`` and ``gpu`` to simulate it."""
+    """``requests: [...]``, one a line; ``content`` tells what is shared. Add model and gpu to run it."""
     content = trace.content
     file.write("requests:\n")
     for row, (arrival, prompt, output) in enumerate(

@@ -22,7 +22,7 @@ _COLUMNS = (
 
 
 def write_parquet(trace: Trace, path: Path | IO[bytes]) -> None:
-    """One row a request; content as lists: ``segment_source``, ``segment_start``, ``segment_tokens``, ``output_source``."""
+    """One row a request; content as lists in ``segment_source``, ``segment_start``, ``segment_tokens``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
