@@ -130,7 +130,7 @@ def _one_query_a_decode(path: Path) -> NDArray[np.float64]:
     return _in_seconds(mean[[*key, "time_us"]])
 
 
-def _in_seconds(table: pd.DataFrame, microseconds: int = 1) -> NDArray[np.float64]:
+def _in_seconds(table: Any, microseconds: int = 1) -> NDArray[np.float64]:
     """The table as an array, its last columns turned from microseconds to seconds."""
     rows = table.to_numpy(float, copy=True)
     rows[:, -microseconds:] *= 1e-6

@@ -59,9 +59,7 @@ def import_vidur(folder: str | Path) -> Profile:
         ranks=ranks,
         machine={"attention_backend": backend.rsplit(".", 1)[-1], **shape},
         source={"format": "Vidur", "path": folder.name},
-        notes=(
-            "kernel times of one layer; no output projection, no sampler, no step of prefill and decode together",
-        ),
+        notes=("kernel times of one layer; no output projection, no sampler, no step of both kinds",),
     )
 
 
@@ -81,7 +79,7 @@ def _operation(name: str, rows: pd.DataFrame) -> Operation:
 
 
 def _attention(rows: pd.DataFrame) -> NDArray[np.float64]:
-    """Both kinds of rows as `profile.ATTENTION`; what surrounds the kernel (cache write, reshapes) is in the time."""
+    """Both kinds of rows as `profile.ATTENTION`, with what surrounds the kernel (cache write, reshapes)."""
     around = ("attn_input_reshape", "attn_kv_cache_save", "attn_output_reshape")
     beside = sum(rows[_median(name)] for name in around if _median(name) in rows.columns)
     prefill = rows["prefill_chunk_size"] > 0

@@ -170,13 +170,12 @@ def expert_seconds(experts: Rows, tokens: Points, model: ModelConfig) -> Points:
 
 def attention_grids(rows: Rows, layers: int) -> tuple[Grid, Grid, Grid | None, int]:
     """(prefill, decode, mixed or None, points filled in) of a step, from one layer's attention."""
-    chunk, _, count = rows[:, 0], rows[:, 1], rows[:, 2]
-    prefill, a = _table(rows[(chunk > 0) & (count == 0)][:, [0, 1, 4]], "prefill", layers)
-    decode, b = _table(rows[(chunk == 0) & (count > 0)][:, [2, 3, 4]], "decode", layers)
-    both = rows[(chunk > 0) & (count > 0)]
-    if not len(both):
+    kinds = attention_kinds(rows)
+    prefill, a = _table(kinds["prefill"], "prefill", layers)
+    decode, b = _table(kinds["decode"], "decode", layers)
+    if not len(kinds["mixed"]):
         return prefill, decode, None, a + b
-    mixed, c = _table(both, "mixed", layers)
+    mixed, c = _table(kinds["mixed"], "mixed", layers)
     return prefill, decode, mixed, a + b + c
 
 
@@ -184,16 +183,32 @@ def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
     """(the full table of scattered points, how many holes were filled): along the last axis first."""
     if not len(rows):
         raise InputError(f"the profile has no {name} attention", field="timing.profile")
-    axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
-    values = np.full(tuple(len(axis) for axis in axes), np.nan)
-    place = tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))
-    values[place] = rows[:, -1] * layers
+    axes, values = scattered(rows)
+    values *= layers
     holes = int(np.isnan(values).sum())
     for least in (2, 1):  # a line with one point says nothing of its slope: its neighbours come first
         for axis in reversed(range(values.ndim)):
             if np.isnan(values).any():
                 values = np.apply_along_axis(_extend, axis, values, axes[axis], least)
     return Grid(axes, values, name), holes
+
+
+def scattered(rows: Rows) -> tuple[tuple[Points, ...], NDArray[np.float64]]:
+    """The axes of a table and its values, NaN where nothing was measured, from rows of (coordinates, value)."""
+    axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
+    values = np.full(tuple(len(axis) for axis in axes), np.nan)
+    values[tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))] = rows[:, -1]
+    return axes, values
+
+
+def attention_kinds(rows: Rows) -> dict[str, Rows]:
+    """The rows of `profile.ATTENTION` by kind of step, without the columns that the kind does not have."""
+    prefill, decode = rows[:, 0] > 0, rows[:, 2] > 0
+    return {
+        "prefill": rows[prefill & ~decode][:, [0, 1, 4]],
+        "decode": rows[decode & ~prefill][:, [2, 3, 4]],
+        "mixed": rows[prefill & decode],
+    }
 
 
 def _extend(line: Points, at: Points, least: int) -> Points:
