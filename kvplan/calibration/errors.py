@@ -79,7 +79,7 @@ def _summed(operation: str, errors: NDArray[np.float64]) -> LeaveOneOut:
 
 
 def _along(values: NDArray[np.float64], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Relative errors of every inner point whose two neighbours along one axis were measured and predict it."""
+    """Relative errors of every inner point that its two measured neighbours along one axis predict."""
     lines = np.moveaxis(values, axis, 0)
     part = (at[1:-1] - at[:-2]) / (at[2:] - at[:-2])
     part = part.reshape(-1, *[1] * (lines.ndim - 1))

@@ -194,7 +194,7 @@ def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
 
 
 def scattered(rows: Rows) -> tuple[tuple[Points, ...], NDArray[np.float64]]:
-    """The axes of a table and its values, NaN where nothing was measured, from rows of (coordinates, value)."""
+    """(axes, values) of a table from rows of coordinates and value; NaN where nothing was measured."""
     axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
     values = np.full(tuple(len(axis) for axis in axes), np.nan)
     values[tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))] = rows[:, -1]
@@ -202,7 +202,7 @@ def scattered(rows: Rows) -> tuple[tuple[Points, ...], NDArray[np.float64]]:
 
 
 def attention_kinds(rows: Rows) -> dict[str, Rows]:
-    """The rows of `profile.ATTENTION` by kind of step, without the columns that the kind does not have."""
+    """The rows of `profile.ATTENTION` by kind of step, without the columns that a kind lacks."""
     prefill, decode = rows[:, 0] > 0, rows[:, 2] > 0
     return {
         "prefill": rows[prefill & ~decode][:, [0, 1, 4]],
