@@ -34,9 +34,10 @@ class StateSpace:
 class LayerKind:
     """One decoder layer: how it caches and what its feed-forward part holds.
 
-    ``num_key_value_heads`` and ``head_dim`` are the layer's own (Gemma 4's global layers differ from its local
-    ones); ``value_head_dim`` differs from ``head_dim`` in few models. ``shares_kv``: reads another layer's
-    cache and keeps none. ``shares_kv_weights``: K and V come from one projection (the cache holds both).
+    ``num_key_value_heads`` and ``head_dim`` are the layer's own (Gemma 4's global layers differ from its
+    local ones); ``value_head_dim`` differs from ``head_dim`` in few models. ``shares_kv``: reads another
+    layer's cache and keeps none. ``shares_kv_weights``: K and V come from one projection (the cache holds
+    both).
     """
 
     attention: Attention = "full"
@@ -77,8 +78,8 @@ class Quantization:
 
     ``method``: fp8, int8, gptq, awq, mxfp4, nvfp4, compressed-tensors forms are mapped to these.
     ``group_size``: weights that share one scale along the input; 0 is one scale an output channel, -1 one a
-    tensor. ``block``: (rows, columns) of a two-dimensional scale block, or None. ``excluded``: which parts stay
-    in the model's dtype: any of attention, lm_head, embedding, router, shared_expert, dense_mlp, vision.
+    tensor. ``block``: (rows, columns) of a two-dimensional scale block, or None. ``excluded``: which parts
+    stay in the model's dtype: any of attention, lm_head, embedding, router, shared_expert, dense_mlp, vision.
     """
 
     method: str
@@ -125,14 +126,14 @@ class ModelConfig:
     attention_sinks: bool = False
     learned_positions: int = 0
     """Rows of a learned position table (OPT, GPT-2), 0 where positions are rotary."""
-    rotary_positions: int = 0
-    """Rows of the rotary cosine/sine table an engine keeps on the device."""
-    rotary_dim: int = 0
+    rotary_tables: tuple[tuple[int, int], ...] = ()
+    """(rows, width) of each cosine/sine table an engine keeps on the device."""
     num_experts: int = 0
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0
     shared_expert_intermediate_size: int = 0
-    """Width of the feed-forward part that every token takes beside the routed experts, all shared experts summed."""
+    """Width of the feed-forward part that every token takes beside the routed experts, all shared experts
+    summed."""
     shared_expert_gate: bool = False
     expert_bias: bool = False
     q_lora_rank: int = 0
@@ -140,6 +141,9 @@ class ModelConfig:
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    index_heads: int = 0
+    """Heads of the sparse-attention indexer (DeepSeek-V3.2), 0 where attention is dense."""
+    index_head_dim: int = 0
     quantization: Quantization | None = None
     other_parameters: int = 0
     """Parameters beside the decoder that are loaded with it: vision tower, projector."""

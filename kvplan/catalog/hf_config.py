@@ -9,6 +9,7 @@ from kvplan.catalog.architecture import KvGroup, LayerKind, ModelConfig
 from kvplan.catalog.dtypes import canonical_dtype
 from kvplan.catalog.hf_layers import build_layers
 from kvplan.catalog.hf_quantization import read_quantization
+from kvplan.catalog.hf_rotary import rotary_tables
 from kvplan.catalog.hf_vision import vision_parameters
 from kvplan.errors import InputError
 
@@ -65,7 +66,8 @@ _QK_NORM = (
 def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "") -> ModelConfig:
     """The shape that a config.json describes.
 
-    Multimodal configs nest the text model (``text_config``); its vision tower is counted in ``other_parameters``.
+    Multimodal configs nest the text model (``text_config``); its vision tower is counted in
+    ``other_parameters``.
 
     Raises:
         InputError: a key without which no byte can be counted is missing, or contradicts another.
@@ -126,8 +128,7 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         gated_attention=bool(text.get("attn_output_gate")) or family == "qwen3_next",
         attention_sinks=family == "gpt_oss",
         learned_positions=_learned_positions(text, family),
-        rotary_positions=_rotary_positions(text, family),
-        rotary_dim=_rotary_dim(text, head_dim, mla),
+        rotary_tables=rotary_tables(text, family, head_dim, mla),
         num_experts=experts,
         num_experts_per_tok=next((int(text[key]) for key in _EXPERTS_PER_TOKEN if text.get(key)), 0)
         if experts
@@ -141,6 +142,8 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         qk_nope_head_dim=int(text.get("qk_nope_head_dim") or 0),
         qk_rope_head_dim=int(text.get("qk_rope_head_dim") or 0),
         v_head_dim=int(text.get("v_head_dim") or head_dim),
+        index_heads=int(text.get("index_n_heads") or 0) if mla else 0,
+        index_head_dim=int(text.get("index_head_dim") or 0) if mla else 0,
         quantization=read_quantization(config.get("quantization_config") or text.get("quantization_config")),
         other_parameters=vision_parameters(config, hidden),
         declared_groups=(),
@@ -253,27 +256,6 @@ def _attention_bias(text: Mapping[str, Any], family: str) -> bool:
 def _learned_positions(text: Mapping[str, Any], family: str) -> int:
     positions = int(text.get("max_position_embeddings") or 0)
     return positions + 2 if family == "opt" else positions if family == "gpt2" else 0
-
-
-def _rotary_positions(text: Mapping[str, Any], family: str) -> int:
-    if family in ("opt", "gpt2", "bloom", "mpt", "nemotron_h"):
-        return 0
-    scaling = text.get("rope_scaling") or {}
-    kind = scaling.get("rope_type") or scaling.get("type")
-    if kind == "yarn" and scaling.get("original_max_position_embeddings"):
-        return int(scaling["original_max_position_embeddings"] * scaling.get("factor", 1))
-    return int(text.get("max_position_embeddings") or 0)
-
-
-def _rotary_dim(text: Mapping[str, Any], head_dim: int, mla: bool) -> int:
-    if mla:
-        return int(text.get("qk_rope_head_dim") or 0)
-    partial = (
-        text.get("partial_rotary_factor")
-        or (text.get("rope_parameters") or {}).get("partial_rotary_factor")
-        or 1.0
-    )
-    return int(text.get("rotary_dim") or head_dim * float(partial))
 
 
 def declared_group(entry: Mapping[str, Any], kv_heads: int, head_dim: int) -> KvGroup:

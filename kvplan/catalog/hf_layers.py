@@ -160,7 +160,8 @@ def state_space(config: Mapping[str, Any]) -> StateSpace:
 def build_layers(
     config: Mapping[str, Any], defaults: LayerKind, moe: Mapping[str, int]
 ) -> tuple[LayerKind, ...]:
-    """One `LayerKind` a layer. ``defaults`` are the model-wide heads; ``moe`` the expert sizes, empty if dense."""
+    """One `LayerKind` a layer. ``defaults`` are the model-wide heads; ``moe`` the expert sizes, empty if
+    dense."""
     count = config["num_hidden_layers"]
     if blocks := config.get("block_configs"):  # Nemotron NAS: every block says it for itself
         return tuple(_nas_layer(block, defaults, config["hidden_size"]) for block in blocks)

@@ -9,8 +9,8 @@ from typing import Any
 def vision_parameters(config: Mapping[str, Any], text_hidden: int) -> int:
     """How many parameters ``vision_config`` stands for; 0 where there is none.
 
-    Matrices only, biases included where the family has them: within a few percent of the tower, which is a few
-    percent of the model.
+    Matrices only, biases included where the family has them: within a few percent of the tower, which is a
+    few percent of the model.
     """
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):

@@ -37,10 +37,10 @@ def find(table: Mapping[str, Mapping[str, Any]], name: str, *, field: str) -> tu
     for key, entry in table.items():
         for alias in entry.get("aliases", ()):
             spellings.setdefault(fold(alias), key)
-    key = spellings.get(wanted) or spellings.get(wanted.rsplit("/", 1)[-1])
-    if key is None:
+    found = spellings.get(wanted) or spellings.get(wanted.rsplit("/", 1)[-1])
+    if found is None:
         raise InputError(f"unknown {field}", field=field, value=name, hint=near(wanted, spellings, table))
-    return key, table[key]
+    return found, table[found]
 
 
 def near(wanted: str, spellings: Mapping[str, str], table: Iterable[str]) -> str:

@@ -28,9 +28,10 @@ def load_model(ref: str | Path | Mapping[str, Any]) -> ModelConfig:
     """The model that ``ref`` means.
 
     Args:
-        ref: a catalogue name or Hugging Face id; the path of a config.json or of the folder that holds one; or a
-            mapping of config.json's keys, which may name its cache groups outright (``kv_groups``), or refine a
-            catalogue model (``base: NAME`` and the keys that differ).
+        ref: a catalogue name or Hugging Face id; the path of a config.json or of the folder that holds one;
+        or a
+            mapping of config.json's keys, which may name its cache groups outright (``kv_groups``), or refine
+            a catalogue model (``base: NAME`` and the keys that differ).
 
     Raises:
         InputError: unknown name (the nearest are listed), unreadable file, missing or contradictory keys.

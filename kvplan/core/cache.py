@@ -8,11 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from kvplan.core import extents, paged, swap
-from kvplan.core.jit import compiled
+from kvplan.core.jit import inner
 from kvplan.core.queue import peek
 from kvplan.core.state import (
     ADMIT_GUARANTEED_NO_EVICT,
     CONTIGUOUS,
+    FOR_ADMISSION,
+    FOR_STEP,
     PAGED,
     STATE_SPACE,
     STATIC,
@@ -20,7 +22,7 @@ from kvplan.core.state import (
 )
 
 
-@compiled
+@inner
 def settle(core: Core, request: int) -> None:
     if core.config[0].layout == CONTIGUOUS:
         extents.settle_extent(core, request)
@@ -28,7 +30,7 @@ def settle(core: Core, request: int) -> None:
         paged.settle(core, request)
 
 
-@compiled
+@inner
 def final_blocks(core: Core, request: int) -> int:
     """Blocks that a request holds at its end when it shares nothing with others."""
     c = core.config[0]
@@ -48,7 +50,7 @@ def final_blocks(core: Core, request: int) -> int:
     return total
 
 
-@compiled
+@inner
 def fits_alone(core: Core, request: int) -> bool:
     """Whether an empty pool carries the request from its first token to its last."""
     c = core.config[0]
@@ -59,7 +61,7 @@ def fits_alone(core: Core, request: int) -> bool:
     return r.sequences * extents.extent_size(core, wanted) <= c.total_slots
 
 
-@compiled
+@inner
 def can_admit(core: Core, request: int, known: int, hits: int, anything_scheduled: bool) -> bool:
     """The gates before allocation: the whole known sequence, the watermark, TensorRT-LLM's guarantee."""
     c = core.config[0]
@@ -71,11 +73,11 @@ def can_admit(core: Core, request: int, known: int, hits: int, anything_schedule
     if c.reserve_full_isl == 0 or c.admission != 0:
         return True
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)
-    need = paged.new_blocks(core, request, min(known, c.max_model_len), hits, True)
+    need = paged.new_blocks(core, request, min(known, c.max_model_len), hits, FOR_ADMISSION)
     return need + watermark <= s.free_blocks
 
 
-@compiled
+@inner
 def admit(core: Core, request: int, tokens: int, known: int, hits: int, anything_scheduled: bool) -> bool:
     """Memory for the first `tokens` of `known` tokens of a request that has been given a row.
 
@@ -94,7 +96,7 @@ def admit(core: Core, request: int, tokens: int, known: int, hits: int, anything
             return False
         swap.swap_in(core, request)
     else:
-        if paged.new_blocks(core, request, tokens, hits, False) + watermark > s.free_blocks:
+        if paged.new_blocks(core, request, tokens, hits, FOR_STEP) + watermark > s.free_blocks:
             return False
         if hits > 0:
             paged.attach_hits(core, request, hits)
@@ -104,7 +106,7 @@ def admit(core: Core, request: int, tokens: int, known: int, hits: int, anything
     return True
 
 
-@compiled
+@inner
 def grow(core: Core, request: int, tokens: int, processed: int) -> bool:
     """Memory for `tokens` tokens of a running request, of which `processed` are behind it for good."""
     c = core.config[0]
@@ -122,7 +124,7 @@ def grow(core: Core, request: int, tokens: int, processed: int) -> bool:
             paged.grow_tables(core, request, tokens)
     else:
         paged.drop_left_behind(core, request, processed)
-        if paged.new_blocks(core, request, tokens, 0, False) > s.free_blocks:
+        if paged.new_blocks(core, request, tokens, np.int64(0), FOR_STEP) > s.free_blocks:
             return False
         paged.copy_shared(core, request)
         paged.grow_tables(core, request, tokens)
@@ -131,7 +133,7 @@ def grow(core: Core, request: int, tokens: int, processed: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def release(core: Core, request: int) -> None:
     """A request gives its memory and its row back."""
     s = core.scalars[0]
@@ -146,7 +148,7 @@ def release(core: Core, request: int) -> None:
     settle(core, request)
 
 
-@compiled
+@inner
 def measure_external(core: Core) -> None:
     """What the request at the head of the queue cannot use for want of one piece (contiguous only)."""
     c = core.config[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvplan.core.jit import compiled
+from kvplan.core.jit import inner
 from kvplan.core.state import Core
 
 # Sources that no trace can name: the prompt and the output of one request.
@@ -22,7 +22,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-@compiled
+@inner
 def mix(x: np.uint64) -> np.uint64:
     """The finalizer of splitmix64 (Steele, Lea and Flood, 2014): every input bit reaches every output bit."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
@@ -30,14 +30,14 @@ def mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@compiled
+@inner
 def fold(chain: np.uint64, source: int, start: int, count: int) -> np.uint64:
     piece = mix(np.uint64(source) + _GOLDEN)
     piece = mix(piece ^ (np.uint64(start) * _GOLDEN + np.uint64(count)))
     return mix(chain * _GOLDEN + piece)
 
 
-@compiled
+@inner
 def uniform(seed: int, request: int, draw: int) -> float:
     """A number in [0, 1) that depends on its arguments alone, so that skipping steps changes no draw."""
     bits = mix(
@@ -46,14 +46,14 @@ def uniform(seed: int, request: int, draw: int) -> float:
     return np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@compiled
+@inner
 def group_key(chain: np.uint64, group: int) -> np.uint64:
     """The key under which a group's block is registered; never 0, which means "none"."""
     key = mix(chain + np.uint64(group) * _GOLDEN)
     return key if key != np.uint64(0) else np.uint64(1)
 
 
-@compiled
+@inner
 def extend_chain(core: Core, request: int, row: int, have: int, want: int) -> None:
     """Fills `hashes[row, have:want]`, the chain over blocks have..want-1 of `request`."""
     size = core.config[0].block_size

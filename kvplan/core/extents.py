@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvplan.core.jit import compiled
+from kvplan.core.jit import inner
 from kvplan.core.state import (
     BUDDY,
     FIRST_FIT,
@@ -27,7 +27,7 @@ from kvplan.core.state import (
 FREE = np.int32(-1)
 
 
-@compiled
+@inner
 def next_power_of_two(x: int) -> int:
     power = np.int64(1)
     while power < x:
@@ -35,7 +35,7 @@ def next_power_of_two(x: int) -> int:
     return power
 
 
-@compiled
+@inner
 def reservation(core: Core, request: int, tokens: int) -> int:
     """Slots that one sequence of `request` reserves when it must hold at least `tokens` tokens."""
     c = core.config[0]
@@ -49,13 +49,13 @@ def reservation(core: Core, request: int, tokens: int) -> int:
     return min(next_power_of_two(tokens), c.max_model_len)
 
 
-@compiled
+@inner
 def extent_size(core: Core, wanted: int) -> int:
     """What placement makes of a reservation: buddy rounds up to a power of two."""
     return next_power_of_two(wanted) if core.config[0].placement == BUDDY else wanted
 
 
-@compiled
+@inner
 def new_node(core: Core, start: int, size: int, owner: int, after: int) -> int:
     """A node behind `after` in the list."""
     core.extent_free[0] -= 1
@@ -70,7 +70,7 @@ def new_node(core: Core, start: int, size: int, owner: int, after: int) -> int:
     return node
 
 
-@compiled
+@inner
 def drop_node(core: Core, node: int) -> None:
     e = core.extents
     e[e[node].prev].next = e[node].next
@@ -80,7 +80,7 @@ def drop_node(core: Core, node: int) -> None:
     core.extent_free[0] += 1
 
 
-@compiled
+@inner
 def choose(core: Core, size: int) -> int:
     """The free extent in which `size` slots are to be placed, or -1. Ties go to the lowest address."""
     e = core.extents
@@ -97,7 +97,7 @@ def choose(core: Core, size: int) -> int:
     return best
 
 
-@compiled
+@inner
 def largest_free(core: Core) -> int:
     e = core.extents
     largest = np.int64(0)
@@ -109,7 +109,7 @@ def largest_free(core: Core) -> int:
     return largest
 
 
-@compiled
+@inner
 def place(core: Core, row: int, wanted: int) -> bool:
     """Gives `row` an extent for `wanted` slots. False, and nothing changed, where none fits."""
     s = core.scalars[0]
@@ -134,7 +134,7 @@ def place(core: Core, row: int, wanted: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def unplace(core: Core, row: int, wanted: int) -> None:
     """Takes the extent of `row` back, merging it with its free neighbours (buddies only, under buddy)."""
     s = core.scalars[0]
@@ -162,7 +162,7 @@ def unplace(core: Core, row: int, wanted: int) -> None:
             merged = True
 
 
-@compiled
+@inner
 def place_request(core: Core, request: int, tokens: int) -> bool:
     """An extent for every sequence of `request` (the prompt is copied, not shared), or none at all."""
     r = core.requests[request]
@@ -177,7 +177,7 @@ def place_request(core: Core, request: int, tokens: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def unplace_request(core: Core, request: int) -> None:
     r = core.requests[request]
     for i in range(r.sequences):
@@ -186,7 +186,7 @@ def unplace_request(core: Core, request: int) -> None:
     r.forked = 0
 
 
-@compiled
+@inner
 def outgrow(core: Core, request: int, tokens: int) -> bool:
     """Moves the sequences of `request` into extents for `tokens` tokens (`grow`).
 
@@ -213,7 +213,7 @@ def outgrow(core: Core, request: int, tokens: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def settle_extent(core: Core, request: int) -> None:
     """Brings the slot counts up to date with one request's length."""
     s = core.scalars[0]

@@ -40,14 +40,24 @@ CACHE_DIR = str(_cache_root() / _fingerprint())
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`numba.njit` with the cache above. Integer overflow wraps, division by zero raises nothing.
+    """`numba.njit` with the cache above, for what Python calls. Integer overflow wraps, division raises nothing.
 
     `_nrt=False` leaves Numba's reference counting out: the core allocates nothing while it runs (an allocation would
-    not compile), and passing its many arrays from function to function costs no atomic increments.
+    not compile), and passing arrays from function to function costs no atomic increments.
     """
+    return _compile(function)
+
+
+def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `compiled`, for what only compiled code calls: without the wrappers for Python and C, which take a tenth
+    of the time to compile."""
+    return _compile(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _compile(function: Callable[..., Any], **options: bool) -> Callable[..., Any]:
     former = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = CACHE_DIR  # read when the decorator runs; other packages keep their own folder
     try:
-        return numba.njit(cache=True, error_model="numpy", _nrt=False)(function)
+        return numba.njit(cache=True, error_model="numpy", _nrt=False, **options)(function)
     finally:
         numba.config.CACHE_DIR = former

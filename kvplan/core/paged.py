@@ -13,24 +13,24 @@ from __future__ import annotations
 import numpy as np
 
 from kvplan.core.content import extend_chain, group_key
-from kvplan.core.jit import compiled
+from kvplan.core.jit import inner
 from kvplan.core.pool import lookup, register, release, take, touch
-from kvplan.core.state import CHUNKED_LOCAL, FULL, SLIDING_WINDOW, STATE_SPACE, Core
+from kvplan.core.state import CHUNKED_LOCAL, FOR_ADMISSION, FULL, SLIDING_WINDOW, STATE_SPACE, Core
 
 
-@compiled
+@inner
 def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@compiled
+@inner
 def final_tokens(core: Core, request: int) -> int:
     """Tokens a sequence holds at its end: the last output token is never written."""
     r = core.requests[request]
     return np.int64(r.prompt) + np.int64(r.output) - 1
 
 
-@compiled
+@inner
 def left_behind(core: Core, group: int, computed: int) -> int:
     """How many leading blocks of a row nobody will read again once `computed` tokens stand."""
     g = core.groups[group]
@@ -41,14 +41,14 @@ def left_behind(core: Core, group: int, computed: int) -> int:
     return np.int64(0)
 
 
-@compiled
+@inner
 def tables_of(core: Core, request: int) -> int:
     """How many rows of its slot a request uses: one until its sequences part."""
     r = core.requests[request]
     return np.int64(r.sequences) if r.forked == 1 else np.int64(1)
 
 
-@compiled
+@inner
 def settle(core: Core, request: int) -> None:
     """Brings the slot counts up to date with one request's table and length."""
     s = core.scalars[0]
@@ -74,7 +74,7 @@ def settle(core: Core, request: int) -> None:
     r.never_slots = never
 
 
-@compiled
+@inner
 def distinct_last(core: Core, request: int, group: int) -> int:
     """Physical blocks in the last column of a request's rows."""
     r = core.requests[request]
@@ -90,7 +90,7 @@ def distinct_last(core: Core, request: int, group: int) -> int:
     return count
 
 
-@compiled
+@inner
 def shared_writes(core: Core, request: int) -> int:
     """Blocks that must be copied before the next token is written: owners of the last block, less one each."""
     r = core.requests[request]
@@ -113,12 +113,12 @@ def shared_writes(core: Core, request: int) -> int:
     return copies
 
 
-@compiled
-def new_blocks(core: Core, request: int, tokens: int, hits: int, admission: bool) -> int:
+@inner
+def new_blocks(core: Core, request: int, tokens: int, hits: int, purpose: int) -> int:
     """Blocks that must be free so that each sequence has slots for `tokens` tokens.
 
     `hits` columns of the scratch row are prefix hits; those without an owner leave the free queue and count.
-    `admission` caps what a windowed group is asked for: it will have given blocks back by then.
+    For admission a windowed group asks for no more than it will ever hold.
     """
     size = core.config[0].block_size
     r = core.requests[request]
@@ -131,7 +131,7 @@ def new_blocks(core: Core, request: int, tokens: int, hits: int, admission: bool
             need += rows if r.blocks == 0 else 0
             continue
         required = cdiv(tokens, size)
-        if admission and g.admission_cap > 0:
+        if purpose == FOR_ADMISSION and g.admission_cap > 0:
             required = min(required, g.admission_cap)
         need += rows * max(np.int64(0), required - np.int64(r.blocks) - hits)
         for column in range(hits):
@@ -141,7 +141,7 @@ def new_blocks(core: Core, request: int, tokens: int, hits: int, admission: bool
     return need
 
 
-@compiled
+@inner
 def drop_left_behind(core: Core, request: int, computed: int) -> None:
     """Gives back the blocks that lie wholly left of the window; their columns become null."""
     r = core.requests[request]
@@ -152,12 +152,12 @@ def drop_left_behind(core: Core, request: int, computed: int) -> None:
         for row in range(r.row, r.row + tables_of(core, request)):
             cursor = np.int64(-1)
             for column in range(keep - 1, core.dropped[group, row] - 1, -1):
-                cursor = release(core, core.tables[group, row, column], cursor)
+                cursor = release(core, np.int64(core.tables[group, row, column]), cursor)
                 core.tables[group, row, column] = 0
             core.dropped[group, row] = keep
 
 
-@compiled
+@inner
 def attach_hits(core: Core, request: int, hits: int) -> None:
     """Makes the hits of the scratch row the beginning of a new row."""
     r = core.requests[request]
@@ -179,7 +179,7 @@ def attach_hits(core: Core, request: int, hits: int) -> None:
     r.hashed = hits
 
 
-@compiled
+@inner
 def copy_shared(core: Core, request: int) -> None:
     """Copy-on-write: each sequence that will write into a block with another owner gets a block of its own."""
     s = core.scalars[0]
@@ -195,7 +195,7 @@ def copy_shared(core: Core, request: int) -> None:
             block = core.tables[group, row, column]
             if core.blocks[block].ref > 1:
                 fresh = take(core, request)
-                release(core, block, -1)
+                release(core, np.int64(block), np.int64(-1))
                 core.tables[group, row, column] = fresh
                 core.copies[s.num_copies, 0] = block
                 core.copies[s.num_copies, 1] = fresh
@@ -205,7 +205,7 @@ def copy_shared(core: Core, request: int) -> None:
                 core.blocks[block].fill = size
 
 
-@compiled
+@inner
 def grow_tables(core: Core, request: int, tokens: int) -> None:
     """Appends blocks until each sequence has slots for `tokens` tokens."""
     r = core.requests[request]
@@ -221,7 +221,7 @@ def grow_tables(core: Core, request: int, tokens: int) -> None:
     r.blocks = end
 
 
-@compiled
+@inner
 def cache_full_blocks(core: Core, request: int, tokens: int) -> None:
     """Registers the full blocks among the first `tokens` tokens: known tokens only, never unverified drafts.
 
@@ -234,13 +234,13 @@ def cache_full_blocks(core: Core, request: int, tokens: int) -> None:
     register_blocks(core, request, min(tokens, known) // size)
 
 
-@compiled
+@inner
 def register_blocks(core: Core, request: int, full: int) -> None:
     """Registers the blocks of a request's first row up to column `full`."""
     r = core.requests[request]
     if full <= r.hashed:
         return
-    extend_chain(core, request, r.row, r.hashed, full)
+    extend_chain(core, request, np.int64(r.row), np.int64(r.hashed), full)
     for group in range(len(core.groups)):
         if core.groups[group].kind == STATE_SPACE:
             continue
@@ -251,7 +251,7 @@ def register_blocks(core: Core, request: int, full: int) -> None:
     r.hashed = full
 
 
-@compiled
+@inner
 def spec_hit(core: Core, spec: int, chain: np.uint64) -> bool:
     """Whether every group of one kind holds the block; their ids go to the scratch cells of the map."""
     for group in range(spec, len(core.groups)):
@@ -260,7 +260,7 @@ def spec_hit(core: Core, spec: int, chain: np.uint64) -> bool:
     return True
 
 
-@compiled
+@inner
 def spec_length(core: Core, spec: int, limit: int) -> int:
     """Blocks, at most `limit`, that the groups of one kind can take from the cache."""
     g = core.groups[spec]
@@ -287,7 +287,7 @@ def spec_length(core: Core, spec: int, limit: int) -> int:
     return column
 
 
-@compiled
+@inner
 def find_hits(core: Core, request: int) -> int:
     """Looks a request up in the prefix cache; the hits go to the scratch row. Returns their number in blocks.
 
@@ -303,7 +303,7 @@ def find_hits(core: Core, request: int) -> int:
     limit = (known - 1) // size
     scratch = len(core.hashes) - 1
     if s.scratch_request != request or s.scratch_hashes < limit:
-        extend_chain(core, request, scratch, 0, limit)
+        extend_chain(core, request, scratch, np.int64(0), limit)
         s.scratch_request = request
         s.scratch_hashes = limit
     hits = limit
@@ -325,7 +325,7 @@ def find_hits(core: Core, request: int) -> int:
     return hits
 
 
-@compiled
+@inner
 def fork(core: Core, request: int) -> None:
     """The sequences of a request part: each row begins with the blocks of the first."""
     r = core.requests[request]
@@ -346,7 +346,7 @@ def fork(core: Core, request: int) -> None:
     r.forked = 1
 
 
-@compiled
+@inner
 def release_request(core: Core, request: int) -> None:
     """Every sequence of a request lets go of its blocks, tail first."""
     r = core.requests[request]
@@ -358,14 +358,14 @@ def release_request(core: Core, request: int) -> None:
                 last = min(last, np.int64(1))
             cursor = np.int64(-1)
             for column in range(last - 1, core.dropped[group, row] - 1, -1):
-                cursor = release(core, core.tables[group, row, column], cursor)
+                cursor = release(core, np.int64(core.tables[group, row, column]), cursor)
             core.dropped[group, row] = 0
     r.blocks = 0
     r.hashed = 0
     r.forked = 0
 
 
-@compiled
+@inner
 def adopt(core: Core, request: int, child: int, parent: int) -> None:
     """Sequence `child` of a request forgets its own history and shares `parent`'s, block for block (beam search)."""
     r = core.requests[request]
@@ -380,5 +380,5 @@ def adopt(core: Core, request: int, child: int, parent: int) -> None:
             if filled > 0 and column == r.computed // size:
                 core.blocks[new].fill = filled
             touch(core, new)
-            release(core, old, -1)
+            release(core, np.int64(old), np.int64(-1))
             core.tables[group, r.row + child, column] = new

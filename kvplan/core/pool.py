@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvplan.core.jit import compiled
+from kvplan.core.jit import inner
 from kvplan.core.state import Core
 
 NO_BLOCK = np.int32(-1)
 
 
-@compiled
+@inner
 def unlink(core: Core, block: int) -> None:
     """Takes `block` out of the free queue."""
     blocks = core.blocks
@@ -30,7 +30,7 @@ def unlink(core: Core, block: int) -> None:
     blocks[after].prev = before
 
 
-@compiled
+@inner
 def link_before(core: Core, block: int, place: int) -> None:
     """Puts `block` into the free queue in front of `place`; the sentinel N as `place` means the tail."""
     blocks = core.blocks
@@ -41,7 +41,7 @@ def link_before(core: Core, block: int, place: int) -> None:
     blocks[place].prev = block
 
 
-@compiled
+@inner
 def map_slot(core: Core, key: np.uint64) -> int:
     """The place of `key` in the hash map, or the empty place where it would go."""
     mask = np.uint64(len(core.map_key) - 1)
@@ -51,14 +51,14 @@ def map_slot(core: Core, key: np.uint64) -> int:
     return np.int64(place)
 
 
-@compiled
+@inner
 def lookup(core: Core, key: np.uint64) -> int:
     """The block registered first under `key`, or -1."""
     place = map_slot(core, key)
     return np.int64(core.map_block[place]) if core.map_key[place] == key else np.int64(-1)
 
 
-@compiled
+@inner
 def register(core: Core, block: int, key: np.uint64) -> None:
     """Enters a full block into the prefix cache. Equal blocks are not merged: they queue up behind the first."""
     entry = core.blocks[block]
@@ -77,7 +77,7 @@ def register(core: Core, block: int, key: np.uint64) -> None:
     entry.twin_prev = twin
 
 
-@compiled
+@inner
 def evict(core: Core, block: int) -> None:
     """Forgets the prefix that `block` holds."""
     entry = core.blocks[block]
@@ -110,7 +110,7 @@ def evict(core: Core, block: int) -> None:
     core.map_key[gap] = np.uint64(0)
 
 
-@compiled
+@inner
 def take(core: Core, owner: int) -> int:
     """Takes the block at the head of the free queue, forgetting the prefix it held. The pool must not be empty."""
     s = core.scalars[0]
@@ -128,7 +128,7 @@ def take(core: Core, owner: int) -> int:
     return np.int64(block)
 
 
-@compiled
+@inner
 def touch(core: Core, block: int) -> None:
     """One more owner for a block, be it free and cached or owned already."""
     s = core.scalars[0]
@@ -142,7 +142,7 @@ def touch(core: Core, block: int) -> None:
     entry.ref += 1
 
 
-@compiled
+@inner
 def release(core: Core, block: int, cursor: int) -> int:
     """One owner fewer. Returns the cursor for the next release of the same batch.
 

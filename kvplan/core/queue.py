@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvplan.core.jit import compiled
-from kvplan.core.state import PRIORITY, WAITING, Core
+from kvplan.core.jit import inner
+from kvplan.core.state import HEAD, PRIORITY, WAITING, Core
 
 
-@compiled
+@inner
 def before(core: Core, a: int, b: int) -> bool:
     ra, rb = core.requests[a], core.requests[b]
     if ra.priority != rb.priority:
@@ -23,8 +23,8 @@ def before(core: Core, a: int, b: int) -> bool:
     return a < b
 
 
-@compiled
-def push(core: Core, request: int, front: bool) -> None:
+@inner
+def push(core: Core, request: int, where: int) -> None:
     s = core.scalars[0]
     s.num_waiting += 1
     core.requests[request].status = WAITING
@@ -33,12 +33,12 @@ def push(core: Core, request: int, front: bool) -> None:
         place = s.wait_size
         while place > 0:
             parent = (place - 1) // 2
-            if not before(core, request, heap[parent]):
+            if not before(core, request, np.int64(heap[parent])):
                 break
             heap[place] = heap[parent]
             place = parent
         heap[place] = request
-    elif front:
+    elif where == HEAD:
         s.wait_head = (s.wait_head - 1) % len(heap)
         heap[s.wait_head] = request
     else:
@@ -46,7 +46,7 @@ def push(core: Core, request: int, front: bool) -> None:
     s.wait_size += 1
 
 
-@compiled
+@inner
 def drop_head(core: Core) -> None:
     """Removes the entry at the head, dead or alive."""
     s = core.scalars[0]
@@ -55,22 +55,22 @@ def drop_head(core: Core) -> None:
     if core.config[0].policy != PRIORITY:
         s.wait_head = (s.wait_head + 1) % len(heap)
         return
-    last = heap[s.wait_size]
+    last = np.int64(heap[s.wait_size])
     place = np.int64(0)
     while True:
         child = 2 * place + 1
         if child >= s.wait_size:
             break
-        if child + 1 < s.wait_size and before(core, heap[child + 1], heap[child]):
+        if child + 1 < s.wait_size and before(core, np.int64(heap[child + 1]), np.int64(heap[child])):
             child += 1
-        if not before(core, heap[child], last):
+        if not before(core, np.int64(heap[child]), last):
             break
         heap[place] = heap[child]
         place = child
     heap[place] = last
 
 
-@compiled
+@inner
 def peek(core: Core) -> int:
     """The request at the head, or -1 where nobody waits."""
     s = core.scalars[0]
@@ -83,7 +83,7 @@ def peek(core: Core) -> int:
     return np.int64(-1)
 
 
-@compiled
+@inner
 def pop(core: Core) -> None:
     """Takes the request that `peek` showed."""
     drop_head(core)

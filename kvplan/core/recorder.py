@@ -8,12 +8,13 @@ sums with sums and maxima with maxima, so no peak is lost however long the run.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.core.jit import compiled
+from kvplan.core.handle import Handle
+from kvplan.core.jit import compiled, inner
 from kvplan.core.state import CONTIGUOUS, Core
 
 BUCKETS = 1024
@@ -66,7 +67,7 @@ TOTALS = np.dtype(
 )
 
 
-class Record(NamedTuple):
+class Record(Handle):
     """The recorder's arrays."""
 
     totals: NDArray[Any]  # TOTALS[1]
@@ -94,7 +95,7 @@ def new_record(origin_s: float = 0.0, width_s: float = 1e-3) -> Record:
     )
 
 
-@compiled
+@inner
 def split(core: Core, moment: NDArray[Any]) -> None:
     """Where the memory is now, in token slots that add up to the pool."""
     c = core.config[0]
@@ -116,7 +117,7 @@ def split(core: Core, moment: NDArray[Any]) -> None:
     m.free = c.total_slots - held - m.external - m.cached
 
 
-@compiled
+@inner
 def add_moment(bucket, moment, seconds: float, running: int, waiting: int) -> None:
     bucket.steps += 1
     bucket.busy_s += seconds
@@ -135,7 +136,7 @@ def add_moment(bucket, moment, seconds: float, running: int, waiting: int) -> No
     bucket.waiting_max = max(bucket.waiting_max, waiting)
 
 
-@compiled
+@inner
 def merge_into(target, other) -> None:
     target.steps += other.steps
     target.busy_s += other.busy_s
@@ -157,7 +158,7 @@ def merge_into(target, other) -> None:
     target.hit_tokens += other.hit_tokens
 
 
-@compiled
+@inner
 def fold_timeline(record: Record) -> None:
     """Doubles the width of the buckets: the first half of the timeline then holds all of it."""
     buckets = len(record.timeline)
@@ -178,7 +179,7 @@ def fold_timeline(record: Record) -> None:
     t.snapshot = t.snapshot // 2
 
 
-@compiled
+@inner
 def clear(bucket) -> None:
     bucket.steps = 0
     bucket.busy_s = 0.0
@@ -201,7 +202,7 @@ def clear(bucket) -> None:
     bucket.hit_tokens = 0
 
 
-@compiled
+@inner
 def snapshot(core: Core, record: Record, place: int) -> None:
     """Who holds each of 256 addresses, and the longest run of free ones, at the beginning of a bucket."""
     c = core.config[0]
@@ -267,7 +268,7 @@ def record_step(core: Core, record: Record, start: float, seconds: float, decode
     t.steps += 1
 
 
-@compiled
+@inner
 def gap_bin(seconds: float) -> int:
     if seconds <= GAP_LOWEST_S:
         return np.int64(0)
@@ -275,7 +276,7 @@ def gap_bin(seconds: float) -> int:
     return min(place, np.int64(GAP_BINS_PER_DECADE * GAP_DECADES - 1))
 
 
-@compiled
+@inner
 def record_gap(record: Record, seconds: float, tokens: int) -> None:
     """`tokens` tokens came `seconds` after the ones before them."""
     t = record.totals[0]

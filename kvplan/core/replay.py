@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvplan.core import cache, paged, queue
-from kvplan.core.jit import compiled
+from kvplan.core.jit import compiled, inner
 from kvplan.core.pool import take
 from kvplan.core.recorder import Record, record_gap, record_step, record_tokens
 from kvplan.core.scheduler import arrive, commit, plan
@@ -75,7 +75,7 @@ def measure_load(core: Core, load) -> None:
     step.block_bytes = np.int64(c.block_bytes)
 
 
-@compiled
+@inner
 def skippable(core: Core) -> int:
     """How many steps may be walked as one stretch from here; 0 for none."""
     c = core.config[0]
@@ -103,7 +103,7 @@ def skippable(core: Core) -> int:
     return steps
 
 
-@compiled
+@inner
 def closed(core: Core, rows: int) -> bool:
     """Whether nobody could join, whoever came."""
     c = core.config[0]
@@ -112,7 +112,7 @@ def closed(core: Core, rows: int) -> bool:
     return static or s.running_sequences == c.max_num_seqs or rows == c.max_num_batched_tokens
 
 
-@compiled
+@inner
 def blocked(core: Core) -> bool:
     """Whether the head of the queue waits for memory that no decode step can give back."""
     c = core.config[0]
@@ -122,7 +122,7 @@ def blocked(core: Core) -> bool:
     return c.prefix_caching == 0 or c.outputs_shared == 0
 
 
-@compiled
+@inner
 def append_block(core: Core, request: int) -> None:
     """The next block of a sequence that has filled all of its own."""
     s = core.scalars[0]
@@ -135,7 +135,7 @@ def append_block(core: Core, request: int) -> None:
         r.never_slots = beyond
 
 
-@compiled
+@inner
 def sort_by_place(core: Core) -> None:
     """Sorts the running list by place in the block, stably: `buckets[p]..buckets[p + 1]` are the ends of place p's
     part of the list that begins at `buckets[block_size + 1]`."""
@@ -160,7 +160,7 @@ def sort_by_place(core: Core) -> None:
     core.buckets[0] = 0
 
 
-@compiled
+@inner
 def allocate_step(core: Core, t: int) -> bool:
     """The blocks of step `t` of a stretch, in the order of the running list. False where the pool is too small."""
     c = core.config[0]
@@ -188,7 +188,7 @@ def allocate_step(core: Core, t: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -> int:
     """Walks a stretch of pure decode. Returns the number of steps done."""
     c = core.config[0]
@@ -270,7 +270,7 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
     return done
 
 
-@compiled
+@inner
 def refuse_head(core: Core) -> None:
     """Refuses a request that an idle replica cannot admit, so that no queue waits for what cannot happen."""
     s = core.scalars[0]
@@ -326,7 +326,7 @@ def replay(core: Core, timing: TimingTables, load, record: Record, until: float,
     return AGAIN
 
 
-@compiled
+@inner
 def pipeline(core: Core, record: Record, start: float, seconds: float, decode_rows: int) -> None:
     """Async scheduling: hand the planned step to the device, then wait for the step before it.
 

@@ -18,16 +18,18 @@ import numpy as np
 
 from kvplan.core import cache, paged, queue, swap
 from kvplan.core.content import uniform
-from kvplan.core.jit import compiled
+from kvplan.core.jit import compiled, inner
 from kvplan.core.state import (
     CONTIGUOUS,
     FINISHED,
+    HEAD,
     PAGED,
     PRIORITY,
     REFUSED,
     RUNNING,
     STATIC,
     SWAP,
+    TAIL,
     TOO_BIG,
     TOO_LONG,
     TOO_MANY_SEQUENCES,
@@ -36,7 +38,7 @@ from kvplan.core.state import (
 )
 
 
-@compiled
+@inner
 def arrive(core: Core, now: float) -> None:
     """Every request that has arrived by `now` joins the queue, or is refused for good where it can never run."""
     c = core.config[0]
@@ -60,11 +62,11 @@ def arrive(core: Core, now: float) -> None:
             s.refused += 1
         else:
             s.unfinished += 1
-            queue.push(core, request, False)
+            queue.push(core, request, TAIL)
             s.layout_dirty = 1
 
 
-@compiled
+@inner
 def drafts_of(core: Core, request: int) -> int:
     """Draft tokens that a request brings to its next step: none before its first token, none past its last."""
     c = core.config[0]
@@ -74,7 +76,7 @@ def drafts_of(core: Core, request: int) -> int:
     return min(c.speculative_tokens, np.int64(r.output) - np.int64(r.generated) - 1)
 
 
-@compiled
+@inner
 def wanted_tokens(core: Core, request: int, computed: int) -> int:
     """Tokens that each sequence of a request has yet to compute. One step never crosses the fork."""
     r = core.requests[request]
@@ -84,7 +86,7 @@ def wanted_tokens(core: Core, request: int, computed: int) -> int:
     return known - computed
 
 
-@compiled
+@inner
 def capped(core: Core, tokens: int) -> int:
     """`long_prefill_token_threshold` holds back a long prompt where there is another request to serve."""
     c = core.config[0]
@@ -94,7 +96,7 @@ def capped(core: Core, tokens: int) -> int:
     return tokens
 
 
-@compiled
+@inner
 def enter(core: Core, request: int, tokens: int, drafts: int, fresh: int) -> None:
     """Adds a request to the plan."""
     s = core.scalars[0]
@@ -110,7 +112,7 @@ def enter(core: Core, request: int, tokens: int, drafts: int, fresh: int) -> Non
     s.num_planned += 1
 
 
-@compiled
+@inner
 def preempt(core: Core, request: int) -> None:
     """Takes the memory of a running request, which the caller has taken off the list, and sends it back."""
     c = core.config[0]
@@ -130,10 +132,10 @@ def preempt(core: Core, request: int) -> None:
     else:
         r.computed = 0
         cache.release(core, request)
-    queue.push(core, request, True)
+    queue.push(core, request, HEAD)
 
 
-@compiled
+@inner
 def unplan(core: Core, request: int) -> int:
     """Takes a preempted request out of the plan. Returns the tokens it had, 0 when it was not planned."""
     s = core.scalars[0]
@@ -147,7 +149,7 @@ def unplan(core: Core, request: int) -> int:
     return np.int64(0)
 
 
-@compiled
+@inner
 def victim(core: Core) -> int:
     """Place in the running list of the request to preempt: the last admitted, or the least urgent."""
     s = core.scalars[0]
@@ -156,12 +158,12 @@ def victim(core: Core) -> int:
         return last
     worst = np.int64(0)
     for i in range(1, s.num_running):
-        if queue.before(core, core.running[worst], core.running[i]):
+        if queue.before(core, np.int64(core.running[worst]), np.int64(core.running[i])):
             worst = i
     return worst
 
 
-@compiled
+@inner
 def take_off(core: Core, place: int) -> None:
     """Closes the gap at `place` of the running list."""
     s = core.scalars[0]
@@ -170,7 +172,7 @@ def take_off(core: Core, place: int) -> None:
     s.num_running -= 1
 
 
-@compiled
+@inner
 def plan_running(core: Core, budget: int) -> int:
     """Plans the requests that run already, in order. Returns what is left of the token budget."""
     c = core.config[0]
@@ -207,13 +209,13 @@ def plan_running(core: Core, budget: int) -> int:
                 break
         if not survived:
             break
-        enter(core, request, tokens, min(drafts, tokens - 1), 0)
+        enter(core, request, tokens, min(drafts, tokens - 1), np.int64(0))
         budget -= tokens * sequences
         place += 1
     return budget
 
 
-@compiled
+@inner
 def plan_waiting(core: Core, budget: int) -> None:
     """Admits from the head of the queue until one cannot be placed."""
     c = core.config[0]
@@ -302,14 +304,14 @@ def plan(core: Core, now: float) -> int:
         entry.samples = 1 if r.computed - entry.drafts >= known else 0
         r.promised += entry.samples
         s.planned_tokens += np.int64(entry.tokens) * entry.sequences
-        cache.settle(core, entry.request)
+        cache.settle(core, np.int64(entry.request))
     s.scheduled_tokens += s.planned_tokens
     s.step += 1
     cache.measure_external(core)
     return s.num_planned
 
 
-@compiled
+@inner
 def accepted_drafts(core: Core, request: int, drafts: int) -> int:
     """How many draft tokens the target model takes: each with `acceptance_rate`, up to the first it rejects."""
     c = core.config[0]
@@ -320,7 +322,7 @@ def accepted_drafts(core: Core, request: int, drafts: int) -> int:
     return taken
 
 
-@compiled
+@inner
 def choose_beams(core: Core, request: int) -> None:
     """After a step of beam search each beam either goes on or is replaced by a copy of another.
 
@@ -345,7 +347,7 @@ def choose_beams(core: Core, request: int) -> None:
         paged.adopt(core, request, i, parent)
 
 
-@compiled
+@inner
 def finish(core: Core, request: int, now: float) -> None:
     """The last token is out: the request leaves, and with it its memory (static batching: once all are done)."""
     c = core.config[0]
@@ -364,7 +366,7 @@ def finish(core: Core, request: int, now: float) -> None:
         leave(core, request)
 
 
-@compiled
+@inner
 def leave(core: Core, request: int) -> None:
     s = core.scalars[0]
     s.running_sequences -= core.requests[request].sequences
@@ -421,7 +423,7 @@ def commit(core: Core, entries: np.ndarray, count: int, now: float) -> None:
         compact(core)
 
 
-@compiled
+@inner
 def part(core: Core, request: int) -> None:
     """The sequences of a request go their own ways from here."""
     if core.config[0].layout == CONTIGUOUS:
@@ -431,7 +433,7 @@ def part(core: Core, request: int) -> None:
     cache.settle(core, request)
 
 
-@compiled
+@inner
 def compact(core: Core) -> None:
     """Takes the finished off the running list; a static batch leaves as one, when its last member is done."""
     c = core.config[0]

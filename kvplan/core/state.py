@@ -10,13 +10,21 @@ request with `sequences` = n holds the rows row..row+n-1 of its slot. Block 0 is
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.core.handle import Handle
+
+# Constants are np.int64: a Python int would make Numba compile a function anew for each value it is passed.
+
+# Places of a queue.
+HEAD, TAIL = (np.int64(i) for i in range(2))
+# What blocks are counted for.
+FOR_STEP, FOR_ADMISSION = (np.int64(i) for i in range(2))
 # What a request is doing.
-PENDING, WAITING, RUNNING, FINISHED, REFUSED = range(5)
+PENDING, WAITING, RUNNING, FINISHED, REFUSED = (np.int64(i) for i in range(5))
 
 # Why a request was refused (0: it was not).
 REFUSALS = (
@@ -26,24 +34,24 @@ REFUSALS = (
     "prompt exceeds max_num_batched_tokens and chunked prefill is off",
     "needs more sequences than max_num_seqs",
 )
-TOO_LONG, TOO_BIG, TOO_MANY_TOKENS, TOO_MANY_SEQUENCES = range(1, 5)
+TOO_LONG, TOO_BIG, TOO_MANY_TOKENS, TOO_MANY_SEQUENCES = (np.int64(i) for i in range(1, 5))
 
 # cfg.layout
-PAGED, CONTIGUOUS = range(2)
+PAGED, CONTIGUOUS = (np.int64(i) for i in range(2))
 # cfg.reservation
-RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE, RESERVE_GROW = range(4)
+RESERVE_MAX, RESERVE_POW2, RESERVE_ORACLE, RESERVE_GROW = (np.int64(i) for i in range(4))
 # cfg.placement
-BUDDY, FIRST_FIT, BEST_FIT = range(3)
+BUDDY, FIRST_FIT, BEST_FIT = (np.int64(i) for i in range(3))
 # cfg.policy
-FCFS, PRIORITY = range(2)
+FCFS, PRIORITY = (np.int64(i) for i in range(2))
 # cfg.preemption
-RECOMPUTE, SWAP = range(2)
+RECOMPUTE, SWAP = (np.int64(i) for i in range(2))
 # cfg.batching
-CONTINUOUS, STATIC = range(2)
+CONTINUOUS, STATIC = (np.int64(i) for i in range(2))
 # cfg.admission
-ADMIT_VLLM, ADMIT_GUARANTEED_NO_EVICT, ADMIT_MAX_UTILIZATION = range(3)
+ADMIT_VLLM, ADMIT_GUARANTEED_NO_EVICT, ADMIT_MAX_UTILIZATION = (np.int64(i) for i in range(3))
 # group.kind
-FULL, SLIDING_WINDOW, CHUNKED_LOCAL, STATE_SPACE = range(4)
+FULL, SLIDING_WINDOW, CHUNKED_LOCAL, STATE_SPACE = (np.int64(i) for i in range(4))
 
 CONFIG = np.dtype(
     [
@@ -215,7 +223,7 @@ SCALARS = np.dtype(
 )
 
 
-class Core(NamedTuple):
+class Core(Handle):
     """All of a replica's state. R requests, N blocks, G cache groups, S rows, C columns."""
 
     config: NDArray[Any]  # CONFIG[1]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.core.jit import compiled
+from kvplan.core.jit import compiled, inner
 
 STEP_LOAD = np.dtype(
     [
@@ -73,7 +73,7 @@ stretch of pure decode every row attends one token more with each step, and noth
 `advance_decode` moves a load on.
 """
 
-LINEAR, HEAD, PREFILL, DECODE, MIXED, DECODE_TAIL, MIXED_TAIL = range(7)
+LINEAR, HEAD, PREFILL, DECODE, MIXED, DECODE_TAIL, MIXED_TAIL = (np.int64(i) for i in range(7))
 """The grids of a step-time model: tables of seconds over 1, 2 or 4 axes.
 
 ===========  ==========================================================================================
@@ -89,11 +89,13 @@ MIXED_TAIL   the same in a mixed step; PREFILL's axes, then decode rows and the 
 ===========  ==========================================================================================
 """
 GRIDS = 7
-STEP_S, ROW_S, COPY_S_PER_BYTE, SWAP_S_PER_BYTE = range(4)
+FIRST, SECOND = (np.int64(i) for i in range(2))
+"""Axes of a grid. np.int64, so that Numba compiles a function once, not once for each value."""
+STEP_S, ROW_S, COPY_S_PER_BYTE, SWAP_S_PER_BYTE = (np.int64(i) for i in range(4))
 FIXED = 4
-WINDOW, READ_S, PREFILL_PAIR_S, DECODE_PAIR_S, ATTENTION_STEP_S = range(5)
+WINDOW, READ_S, PREFILL_PAIR_S, DECODE_PAIR_S, ATTENTION_STEP_S = (np.int64(i) for i in range(5))
 GROUP = 5
-TOKENS_OUT, SAMPLES_OUT, CHUNK_OUT, PRIOR_OUT, ROWS_OUT, CONTEXT_OUT = range(6)
+TOKENS_OUT, SAMPLES_OUT, CHUNK_OUT, PRIOR_OUT, ROWS_OUT, CONTEXT_OUT = (np.int64(i) for i in range(6))
 OUTSIDE = 6
 
 
@@ -126,15 +128,15 @@ def advance_decode(load):
     load[0].decode_context_max += 1
 
 
-@compiled
+@inner
 def _interval(grids, start, size, x):
     """(i, part): x stands ``part`` of the way from point i of an axis to the next.
 
     Below the first point its value is held (part 0); above the last one the last interval goes on (part > 1).
     """
     if size == 1 or x <= grids[start]:
-        return 0, 0.0
-    low = 0
+        return np.int64(0), 0.0
+    low = np.int64(0)
     high = size - 1
     while high - low > 1:
         middle = (low + high) >> 1
@@ -143,10 +145,10 @@ def _interval(grids, start, size, x):
         else:
             high = middle
     at = grids[start + low]
-    return low, (x - at) / (grids[start + high] - at)
+    return np.int64(low), (x - at) / (grids[start + high] - at)
 
 
-@compiled
+@inner
 def grid1(grids, layout, g, x):
     """Piecewise linear in one variable: monotone between its points, exact at them, never below 0."""
     size = layout[g, 1]
@@ -160,7 +162,7 @@ def grid1(grids, layout, g, x):
     return max(low + u * (grids[at + 1] - low), 0.0)
 
 
-@compiled
+@inner
 def _corners(grids, at, stride, u, v):
     """Bilinear in the cell whose lowest corner stands at ``at``; no corner of weight 0 is touched."""
     low = grids[at]
@@ -174,7 +176,7 @@ def _corners(grids, at, stride, u, v):
     return low + u * (high - low)
 
 
-@compiled
+@inner
 def grid2(grids, layout, g, x, y):
     """Bilinear, as `grid1`."""
     i, u = _interval(grids, layout[g, 5], layout[g, 1], x)
@@ -183,7 +185,7 @@ def grid2(grids, layout, g, x, y):
     return max(_corners(grids, layout[g, 0] + i * stride + j, stride, u, v), 0.0)
 
 
-@compiled
+@inner
 def grid4(grids, layout, g, chunk, prior, rows, context):
     """Quadrilinear, as `grid1`."""
     i, u = _interval(grids, layout[g, 5], layout[g, 1], chunk)
@@ -206,7 +208,7 @@ def grid4(grids, layout, g, chunk, prior, rows, context):
     return max(low, 0.0)
 
 
-@compiled
+@inner
 def _note(timing, which, g, axis, x):
     """Remember a query above the last measured point of a grid's axis."""
     size = timing.layout[g, 1 + axis]
@@ -215,7 +217,7 @@ def _note(timing, which, g, axis, x):
         timing.outside[which, 1] = max(timing.outside[which, 1], x)
 
 
-@compiled
+@inner
 def long_share(rows, total, squares, longest):
     """The share of rows at ``longest`` in the two-point batch of the same mean, variance and maximum."""
     mean = total / rows
@@ -226,7 +228,7 @@ def long_share(rows, total, squares, longest):
     return variance / (variance + gap * gap)
 
 
-@compiled
+@inner
 def _one_prefill(step):
     """(tokens, prior) of the one prefill row that stands for all of a step's.
 
@@ -242,14 +244,14 @@ def _one_prefill(step):
     return np.sqrt(2.0 * step.prefill_pairs + 0.25) - 0.5, 0.0
 
 
-@compiled
+@inner
 def _measured_attention(timing, step):
     grids, layout = timing.grids, timing.layout
     chunk, prior = 0.0, 0.0
     if step.prefill_rows > 0:
         chunk, prior = _one_prefill(step)
-        _note(timing, CHUNK_OUT, PREFILL, 0, chunk)
-        _note(timing, PRIOR_OUT, PREFILL, 1, prior)
+        _note(timing, CHUNK_OUT, PREFILL, FIRST, chunk)
+        _note(timing, PRIOR_OUT, PREFILL, SECOND, prior)
         if step.decode_rows == 0:
             return grid2(grids, layout, PREFILL, chunk, prior)
     if step.decode_rows == 0:
@@ -257,8 +259,8 @@ def _measured_attention(timing, step):
     rows = float(step.decode_rows)
     mean = step.decode_context / rows
     longest = float(step.decode_context_max)
-    _note(timing, ROWS_OUT, DECODE, 0, rows)
-    _note(timing, CONTEXT_OUT, DECODE, 1, longest)
+    _note(timing, ROWS_OUT, DECODE, FIRST, rows)
+    _note(timing, CONTEXT_OUT, DECODE, SECOND, longest)
     joint = step.prefill_rows > 0 and layout[MIXED, 1] > 0
     seconds = _decode_part(grids, layout, joint, chunk, prior, rows, mean)
     if longest > mean and layout[DECODE_TAIL, 1] > 0:
@@ -268,7 +270,7 @@ def _measured_attention(timing, step):
     return seconds
 
 
-@compiled
+@inner
 def _decode_part(grids, layout, joint, chunk, prior, rows, context):
     """Attention of equal decode rows, with the prefill beside them when both were measured together."""
     if joint:
@@ -276,7 +278,7 @@ def _decode_part(grids, layout, joint, chunk, prior, rows, context):
     return grid2(grids, layout, DECODE, rows, context)
 
 
-@compiled
+@inner
 def _tail(grids, layout, step, joint, chunk, prior, at_mean):
     """Seconds that the longest rows add to ``at_mean``, the time had all decode rows the mean context.
 
@@ -307,7 +309,7 @@ def _tail(grids, layout, step, joint, chunk, prior, at_mean):
     )
 
 
-@compiled
+@inner
 def _windowed_context(step, window):
     """Σ over decode rows of min(context, window), exact where all rows stand on one side of the window.
 
@@ -325,7 +327,7 @@ def _windowed_context(step, window):
     return rows * (share * window + (1.0 - share) * min(others, window))
 
 
-@compiled
+@inner
 def _windowed_pairs(step, window):
     """Query-key pairs of the prefill rows, each of the mean shape, when a query sees ``window`` tokens."""
     queries = step.prefill_tokens / step.prefill_rows
@@ -337,7 +339,7 @@ def _windowed_pairs(step, window):
     return min(pairs * step.prefill_rows, float(step.prefill_pairs))
 
 
-@compiled
+@inner
 def _roofline_attention(timing, step):
     """Σ over cache groups of max(bytes, arithmetic), prefill and decode rows apart."""
     seconds = 0.0
@@ -370,8 +372,8 @@ def step_seconds(timing, load):
     fixed = timing.fixed
     tokens = float(step.tokens)
     samples = float(step.samples)
-    _note(timing, TOKENS_OUT, LINEAR, 0, tokens)
-    _note(timing, SAMPLES_OUT, HEAD, 0, samples)
+    _note(timing, TOKENS_OUT, LINEAR, FIRST, tokens)
+    _note(timing, SAMPLES_OUT, HEAD, FIRST, samples)
     seconds = fixed[STEP_S] + fixed[ROW_S] * step.rows + grid1(timing.grids, timing.layout, LINEAR, tokens)
     if step.samples > 0:
         seconds += grid1(timing.grids, timing.layout, HEAD, samples)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvplan.core.jit import compiled
+from kvplan.core.jit import inner
 from kvplan.core.paged import drop_left_behind, left_behind, tables_of
 from kvplan.core.pool import release, take
 from kvplan.core.state import STATE_SPACE, Core
 
 
-@compiled
+@inner
 def columns(core: Core, group: int, request: int) -> int:
     last = np.int64(core.requests[request].blocks)
     return min(last, np.int64(1)) if core.groups[group].kind == STATE_SPACE else last
 
 
-@compiled
+@inner
 def held(core: Core, request: int) -> int:
     """Table entries of a request that are not null: the host blocks it needs, as sharing ends with the move."""
     r = core.requests[request]
@@ -31,7 +31,7 @@ def held(core: Core, request: int) -> int:
     return total
 
 
-@compiled
+@inner
 def swap_out(core: Core, request: int) -> bool:
     """Moves a request's blocks to the host. False, and nothing changed, where the host pool is too small.
 
@@ -69,7 +69,7 @@ def swap_out(core: Core, request: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def swap_in(core: Core, request: int) -> None:
     """Brings a swapped request's blocks back into fresh device blocks. The pool must have `swapped` free ones."""
     s = core.scalars[0]
@@ -77,7 +77,7 @@ def swap_in(core: Core, request: int) -> None:
     host = np.int64(r.host_head)
     for group in range(len(core.groups)):
         for row in range(r.row, r.row + tables_of(core, request)):
-            core.dropped[group, row] = min(left_behind(core, group, r.computed), np.int64(r.blocks))
+            core.dropped[group, row] = min(left_behind(core, group, np.int64(r.computed)), np.int64(r.blocks))
             for column in range(columns(core, group, request) - 1, core.dropped[group, row] - 1, -1):
                 block = take(core, request)
                 core.tables[group, row, column] = block

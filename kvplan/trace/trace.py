@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kvplan.errors import InputError
+
+Longs = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +29,43 @@ class Content:
     ``output_source`` int64[R]. Sources are any int64 >= 0; -1 in ``output_source`` means unique to the request.
     """
 
-    segment_ptr: NDArray[np.int64]
-    segment_source: NDArray[np.int64]
-    segment_start: NDArray[np.int64]
-    segment_tokens: NDArray[np.int64]
-    output_source: NDArray[np.int64]
+    segment_ptr: Longs
+    segment_source: Longs
+    segment_start: Longs
+    segment_tokens: Longs
+    output_source: Longs
+
+    def covered_tokens(self) -> Longs:
+        """int64[R]: how many of each prompt's first tokens have an identity that others may share."""
+        ends = np.concatenate([[0], np.cumsum(self.segment_tokens)])
+        covered: Longs = ends[self.segment_ptr[1:]] - ends[self.segment_ptr[:-1]]
+        return covered
+
+    def take(self, rows: Longs) -> Content:
+        """The content of ``rows`` (indices, any order, repeats allowed). Sources keep their meaning."""
+        counts = np.diff(self.segment_ptr)[rows]
+        pointer = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        within = np.arange(pointer[-1], dtype=np.int64) - np.repeat(pointer[:-1], counts)
+        chosen = np.repeat(self.segment_ptr[rows], counts) + within
+        return Content(
+            pointer,
+            self.segment_source[chosen],
+            self.segment_start[chosen],
+            self.segment_tokens[chosen],
+            self.output_source[rows],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """The rows as the file has them, where the trace had to differ (empty answers, failed requests).
+
+    Statistics of a file are taken from here, so that they equal what others compute from the same file.
+    """
+
+    arrival_s: Doubles
+    prompt_tokens: Longs
+    output_tokens: Longs
 
 
 @dataclass(frozen=True)
@@ -38,6 +77,25 @@ class Origin:
     notes: tuple[str, ...] = ()
     """What was inferred: the unit of time, the block size of hash ids, their scope, chained or not."""
     bad_rows: int = 0
+    bad_row_examples: tuple[str, ...] = ()
+    """The first ten bad rows, each with its line."""
+    block_size: int | None = None
+    """Tokens in a block of the file's own hash ids, where it has some."""
+    recorded: Recorded | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else the file tells of the engine that was observed (block counts, hit rates), by plain name."""
+
+
+_COLUMNS: dict[str, type] = {
+    "arrival_s": np.float64,
+    "prompt_tokens": np.int64,
+    "output_tokens": np.int64,
+    "request_id": object,
+    "priority": np.int32,
+    "session": np.int64,
+    "n": np.int32,
+    "beam_width": np.int32,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +112,17 @@ class Trace:
         n: int32[R], parallel samples; or None for all 1.
         beam_width: int32[R], 0 for no beam search; or None for all 0.
         content: which tokens are shared; None where nothing is.
+
+    Raises:
+        InputError: a column breaks its contract above; names the column and the first row (from 0) at fault.
     """
 
-    arrival_s: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    arrival_s: Doubles
+    prompt_tokens: Longs
+    output_tokens: Longs
     request_id: NDArray[np.object_] | None = None
     priority: NDArray[np.int32] | None = None
-    session: NDArray[np.int64] | None = None
+    session: Longs | None = None
     n: NDArray[np.int32] | None = None
     beam_width: NDArray[np.int32] | None = None
     content: Content | None = None
@@ -69,3 +130,57 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def __post_init__(self) -> None:
+        for name, kind in _COLUMNS.items():
+            column = getattr(self, name)
+            if column is None:
+                continue
+            array = np.ascontiguousarray(column, dtype=kind)
+            if array.shape != (len(self.arrival_s),):
+                raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)
+            object.__setattr__(self, name, array)
+        self._check("arrival_s", np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "a time >= 0")
+        self._check("arrival_s", np.diff(self.arrival_s, prepend=0.0) >= 0, "no earlier than the row before")
+        self._check("prompt_tokens", self.prompt_tokens >= 1, ">= 1")
+        self._check("output_tokens", self.output_tokens >= 1, ">= 1")
+        if self.n is not None:
+            self._check("n", self.n >= 1, ">= 1")
+        if self.beam_width is not None:
+            self._check("beam_width", self.beam_width >= 0, ">= 0")
+        if self.content is not None:
+            self._check_content(self.content)
+
+    def _check(self, name: str, good: NDArray[np.bool_], must: str) -> None:
+        if not good.all():
+            row = int(np.argmin(good))
+            raise InputError(f"row {row} must be {must}", field=name, value=getattr(self, name)[row].item())
+
+    def _check_content(self, content: Content) -> None:
+        pointer, segments = content.segment_ptr, len(content.segment_tokens)
+        if pointer.shape != (len(self) + 1,) or content.output_source.shape != (len(self),):
+            raise InputError("does not have one entry a request", field="content.segment_ptr")
+        if pointer[0] != 0 or pointer[-1] != segments or (np.diff(pointer) < 0).any():
+            raise InputError("must climb from 0 to the number of segments", field="content.segment_ptr")
+        if segments and (content.segment_tokens.min() < 1 or content.segment_source.min() < 0):
+            raise InputError("a segment has >= 1 token and a source >= 0", field="content.segment_tokens")
+        self._check("prompt_tokens", content.covered_tokens() <= self.prompt_tokens, "as long as its content")
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
+
+    def name(self, row: int) -> str:
+        """The request's id: its own, or its place in the trace."""
+        return str(row) if self.request_id is None else str(self.request_id[row])
+
+    def take(self, rows: Longs) -> Trace:
+        """The given rows (ascending indices); unnamed requests keep the names they had."""
+        columns: dict[str, Any] = {
+            name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in _COLUMNS
+        }
+        if self.request_id is None:
+            columns["request_id"] = rows.astype(str).astype(object)
+        content = None if self.content is None else self.content.take(rows)
+        return Trace(**columns, content=content, origin=replace(self.origin, recorded=None))

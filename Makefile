@@ -1,0 +1,59 @@
+# One vocabulary for people and CI. Needs python3 >= 3.11 (PYTHON=... for another one) and pip; all else comes here.
+
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+PINS   := pyproject.toml constraints.txt
+RESULTS ?= results/azure-conversation
+
+.PHONY: demo test check bench readme clean help
+
+help:
+	@echo "make demo    simulate a real trace's shape under paged and contiguous KV caches (no torch, no GPU)"
+	@echo "make test    all tests"
+	@echo "make check   format, lint, types, import directions, README tables"
+	@echo "make bench   measure, and write benchmarks/results/*.json"
+	@echo "make readme  rewrite README.md's tables and picture from what was measured"
+
+demo: $(VENV)/.base
+	$(VENV)/bin/kvplan simulate workloads/azure-conversation.yaml --output $(RESULTS)
+
+test: $(VENV)/.test
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.check
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) scripts/readme_tables.py --check
+
+bench: $(VENV)/.test
+	@for script in benchmarks/[a-z]*.py; do [ -e "$$script" ] || continue; echo "== $$script"; $(PY) $$script || exit 1; done
+	$(PY) scripts/readme_tables.py
+
+readme: $(VENV)/.base
+	$(PY) scripts/readme_tables.py
+	$(PY) scripts/readme_picture.py
+
+clean:
+	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# A stamp a set of packages: a second run costs nothing, an edit of the pins installs again.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvplan needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.base: $(VENV)/.venv $(PINS)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.base $(PINS)
+	$(PIP) --editable '.[engine,test]'
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.test $(PINS)
+	$(PIP) --editable '.[check]'
+	@touch $@

@@ -1,0 +1,251 @@
+"""The changes a diagnosis tries: what each is called, what it overrides, what it leaves as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Overrides = dict[str, Any]
+
+QUALITY = "Quality may suffer, by model and task. That is not simulated: measure it before you rely on it."
+
+
+@dataclass(frozen=True)
+class Change:
+    """One counterfactual.
+
+    ``relaxes`` names the constraint it loosens: allocation, prefixes, bytes, memory, sequences, tokens,
+    batching, compute, bandwidth. A ``what_if`` cannot be bought or pasted; it only tells what binds.
+    """
+
+    key: str
+    relaxes: str
+    label: str
+    overrides: Overrides = field(hash=False)
+    what: str
+    unchanged: str
+    flags: str = ""
+    risk: str = ""
+    what_if: bool = False
+    needs: str = ""
+    """Key of the change it builds on: tried for a cause only once that one is made."""
+
+
+RELAXATION = 8
+"""How far a what-if loosens a limit: the pool, the sequences, the token budget."""
+
+QUANTIZED = (("fp8", "FP8"), ("int8_per_token_head", "INT8"), ("int4_per_token_head", "4-bit"))
+
+
+def changes_for(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
+    """What can be tried on a deployment.
+
+    Args:
+        scenario: ``summary["scenario"]``, every default filled in.
+        memory: ``memory`` of its run: the pool as it came out.
+    """
+    return [
+        *_allocation(scenario, memory),
+        *_prefixes(scenario),
+        *_quantization(scenario, memory),
+        *_limits(scenario),
+        *_memory(scenario, memory),
+        *_step(scenario),
+    ]
+
+
+def _allocation(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
+    cache = scenario["cache"]
+    if cache["layout"] == "contiguous":
+        return [
+            Change(
+                "paged",
+                "allocation",
+                "Paged blocks instead of contiguous extents",
+                {"cache": {"layout": "paged", "enable_prefix_caching": False}},
+                "Gives a sequence blocks as it grows, so nothing is reserved or lost in holes.",
+                "the bytes of a token, or the time of a step.",
+                "any engine with a paged KV cache (vLLM, SGLang, TensorRT-LLM)",
+            )
+        ]
+    size = cache["block_size"]
+    other = 16 if size > 16 else 32
+    return [
+        Change(
+            "block_size",
+            "allocation",
+            f"Block size {other}",
+            {"cache": {"block_size": other, **_same_bytes(scenario, memory)}},
+            "Small blocks leave less of a sequence's last one empty; large ones mean shorter block tables.",
+            "the bytes of a token.",
+            f"--block-size {other}",
+        )
+    ]
+
+
+def _prefixes(scenario: Mapping[str, Any]) -> list[Change]:
+    cache = scenario["cache"]
+    if cache["enable_prefix_caching"]:
+        return []
+    paged = cache["layout"] == "paged"
+    return [
+        Change(
+            "prefix_caching",
+            "prefixes",
+            "Prefix caching" if paged else "Prefix caching on paged blocks",
+            {"cache": {"layout": "paged", "enable_prefix_caching": True}},
+            "Keeps and computes a prefix that several requests begin with once.",
+            "anything for prompts that share no beginning, or for generated tokens.",
+            "--enable-prefix-caching",
+            needs="" if paged else "paged",
+        )
+    ]
+
+
+def _quantization(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
+    now = scenario["cache"]["kv_cache_dtype"]
+    if now not in ("auto", "bfloat16", "float16", "float32"):
+        return []
+    found = []
+    for dtype, name in QUANTIZED:
+        overrides: Overrides = {"cache": {"kv_cache_dtype": dtype, **_same_bytes(scenario, memory)}}
+        found.append(
+            Change(
+                dtype,
+                "bytes",
+                f"{name} KV cache",
+                overrides,
+                "Stores a token's K and V in fewer bytes: the pool holds more tokens, a step reads less.",
+                "holes and reservations, which stay the same share of the pool; the weights.",
+                f"--kv-cache-dtype {dtype}",
+                QUALITY,
+            )
+        )
+    return found
+
+
+def _limits(scenario: Mapping[str, Any]) -> list[Change]:
+    scheduler = scenario["scheduler"]
+    found = []
+    if scheduler.get("batching") == "static":
+        found.append(
+            Change(
+                "continuous",
+                "batching",
+                "Continuous batching",
+                {"scheduler": {"batching": "continuous"}},
+                "Lets a request join as soon as another ends, not when the longest of its batch does.",
+                "what fits in memory at once.",
+                "any engine with continuous batching (vLLM, SGLang, TensorRT-LLM)",
+            )
+        )
+    seqs, tokens = scheduler["max_num_seqs"], scheduler["max_num_batched_tokens"]
+    return [
+        *found,
+        Change(
+            "max_num_seqs",
+            "sequences",
+            f"max_num_seqs {4 * seqs}",
+            {"scheduler": {"max_num_seqs": 4 * seqs}},
+            "Lets more sequences run at once where memory allows.",
+            "memory: what does not fit still waits.",
+            f"--max-num-seqs {4 * seqs}",
+        ),
+        Change(
+            "max_num_batched_tokens",
+            "tokens",
+            f"max_num_batched_tokens {4 * tokens}",
+            {"scheduler": {"max_num_batched_tokens": 4 * tokens}},
+            "Lets a step compute more prompt tokens, so prompts are through in fewer steps.",
+            "how many tokens fit in memory; decoding waits longer beside larger prefills.",
+            f"--max-num-batched-tokens {4 * tokens}",
+        ),
+    ]
+
+
+def _memory(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
+    cache, parallel = scenario["cache"], scenario["parallel"]
+    found = []
+    utilization = cache.get("gpu_memory_utilization")
+    if utilization is not None and utilization < 0.945 and not _pinned(scenario):
+        found.append(
+            Change(
+                "gpu_memory_utilization",
+                "memory",
+                "gpu_memory_utilization 0.95",
+                {"cache": {"gpu_memory_utilization": 0.95}},
+                "Gives the pool memory that was left to others.",
+                "the bytes of a token; and leaves less for what else runs on the GPU.",
+                "--gpu-memory-utilization 0.95",
+                "Less headroom for spikes.",
+            )
+        )
+    ranks = 2 * parallel["tensor_parallel_size"]
+    found.append(
+        Change(
+            "gpus",
+            "memory",
+            "One GPU more" if ranks == 2 else f"{ranks} GPUs for {ranks // 2}",
+            {"parallel": {"tensor_parallel_size": ranks}, "cache": _same_bytes(scenario, memory)},
+            "Splits weights, heads and KV over twice the GPUs; each reads half as much a step.",
+            "holes and reservations; a layer now waits for an all-reduce.",
+            f"--tensor-parallel-size {ranks}",
+        )
+    )
+    pool = round(memory["pool_gib"] * 2**30) * RELAXATION
+    found.append(
+        Change(
+            "unlimited_pool",
+            "memory",
+            f"{RELAXATION} times the pool",
+            {"cache": {"kv_cache_memory_bytes": pool, "num_gpu_blocks_override": None}},
+            "As if memory were no object: how much memory costs this trace.",
+            "the sequence limit, the token budget, or the time of a step.",
+            what_if=True,
+        )
+    )
+    return found
+
+
+def _step(scenario: Mapping[str, Any]) -> list[Change]:
+    timing = scenario["timing"]
+    if not (timing == "roofline" or (isinstance(timing, Mapping) and timing.get("roofline") is not None)):
+        return []
+    from kvplan.catalog.gpu import load_gpu
+
+    gpu = load_gpu(scenario["gpu"])
+    given = scenario["gpu"]
+    base = dict(given) if isinstance(given, Mapping) else {"base": given, "name": given}
+    return [
+        Change(
+            "compute",
+            "compute",
+            "Twice the compute",
+            {"gpu": {**base, "bf16_flops": 2 * gpu.bf16_flops, "fp8_flops": 2 * gpu.fp8_flops}},
+            "As if the GPU computed twice as fast.",
+            "memory, or what it reads a second.",
+            what_if=True,
+        ),
+        Change(
+            "bandwidth",
+            "bandwidth",
+            "Twice the memory bandwidth",
+            {"gpu": {**base, "hbm_bytes_per_s": 2 * gpu.hbm_bytes_per_s}},
+            "As if the GPU read its memory twice as fast.",
+            "how much fits into it.",
+            what_if=True,
+        ),
+    ]
+
+
+def _pinned(scenario: Mapping[str, Any]) -> bool:
+    cache = scenario["cache"]
+    return cache.get("num_gpu_blocks_override") is not None or cache.get("kv_cache_memory_bytes") is not None
+
+
+def _same_bytes(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> Overrides:
+    """A pool given in blocks stays the same bytes when the bytes of a block change."""
+    if scenario["cache"].get("num_gpu_blocks_override") is None:
+        return {}
+    return {"num_gpu_blocks_override": None, "kv_cache_memory_bytes": round(memory["pool_gib"] * 2**30)}

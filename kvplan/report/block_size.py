@@ -1,0 +1,184 @@
+"""What a block size costs and saves: from the trace's lengths alone, and as simulated where a sweep did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvplan.report.figures import axis, compact, panel_title, ref, rows
+from kvplan.report.runs import Run
+from kvplan.report.shown import at, is_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+KNEE_LOSS = 0.01
+
+
+@dataclass(frozen=True)
+class LengthPoint:
+    """One block size, from lengths alone (a sequence at its longest: prompt + output - 1 tokens)."""
+
+    block_size: int
+    empty_fraction: float
+    """Slots of the allocation that stay empty at the sequence's end, over all finished requests."""
+    blocks_per_sequence: float
+    """Entries of its block table."""
+    allocations_per_s: float | None
+    """Blocks taken from the pool a second, without preemptions and prefix hits."""
+
+
+def from_lengths(requests: pd.DataFrame, requests_per_s: float | None) -> list[LengthPoint]:
+    """One point for each of ``SIZES``; empty where nothing finished."""
+    done = requests[requests["status"] == "finished"]
+    tokens = (done["prompt_tokens"] + done["output_tokens"] - 1).to_numpy(np.int64)
+    if not len(tokens):
+        return []
+    points = []
+    for size in SIZES:
+        blocks = -(-tokens // size)
+        points.append(
+            LengthPoint(
+                size,
+                1 - float(tokens.sum()) / float(blocks.sum() * size),
+                float(blocks.mean()),
+                float(blocks.mean()) * requests_per_s if requests_per_s is not None else None,
+            )
+        )
+    return points
+
+
+def run_block_size(run: Run, scenario: Any) -> int | None:
+    """The block size a run used, from its own record, its name, or the base scenario."""
+    for place in ("memory.block_size", "overrides.cache.block_size", "sweep.cache.block_size"):
+        if is_number(run.get(place)):
+            return int(run.get(place))
+    head, _, tail = run.key.partition("=")
+    if head in ("cache.block_size", "block_size") and tail.isdigit():
+        return int(tail)
+    return at(scenario, "cache.block_size") if run.index == 0 else None
+
+
+def sweep_points(runs: list[Run], scenario: Any) -> list[tuple[int, Run]]:
+    """(block size, run) ascending, of the runs that differ from the base in it alone; empty for under two."""
+    points: dict[int, Run] = {}
+    for run in runs:
+        size = run_block_size(run, scenario)
+        alone = run.index == 0 or "block_size" in run.key.partition("=")[0]
+        if size and alone and size not in points:
+            points[size] = run
+    return sorted(points.items()) if len(points) > 1 else []
+
+
+def knee(points: list[tuple[int, Run]]) -> int | None:
+    """The largest block size that costs under 1% of the best concurrency and of the best throughput."""
+    marks = [
+        (size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points
+    ]
+    if not marks or not all(is_number(value) for mark in marks for value in mark):
+        return None
+    most, fastest = max(mark[1] for mark in marks), max(mark[2] for mark in marks)
+    keep = 1 - KNEE_LOSS
+    return max(
+        (mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None
+    )
+
+
+PANELS = (
+    ("memory.mean.internal", "internal waste, share of the pool", ".2~%"),
+    ("concurrency.mean", "sequences running, mean", ".3~g"),
+    ("throughput.output_tokens_per_s", "output tokens/s", ".3~s"),
+    ("prefix_cache.hit_rate", "prefix hit rate", ".3~%"),
+)
+
+
+def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[str, Any]:
+    """Small multiples over block size: simulated where there is a sweep, else from the lengths."""
+    if points:
+        sizes = [size for size, _ in points]
+        series = [(title, [run.get(path) for _, run in points], form) for path, title, form in PANELS]
+        mark = knee(points)
+        if not any(series[-1][1]):
+            series.pop()
+    else:
+        sizes = [point.block_size for point in lengths]
+        series = [
+            ("slots left empty at a sequence's end", [point.empty_fraction for point in lengths], ".2~%"),
+            ("block-table entries a sequence", [point.blocks_per_sequence for point in lengths], ".3~s"),
+        ]
+        mark = None
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "height": 70 + 130 * len(series),
+        "annotations": [],
+        "shapes": [],
+        "hovermode": "x",
+    }
+    for place, ((title, values, form), (bottom, top)) in enumerate(
+        zip(series, rows(len(series), 0.11), strict=True)
+    ):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": sizes,
+                "y": compact(np.array(values, float)),
+                "xaxis": ref(place, "x"),
+                "yaxis": ref(place, "y"),
+                "showlegend": False,
+                "name": title,
+                "line": {"color": "$run0", "width": 1.8},
+                "marker": {"size": 7, "color": "$run0"},
+                "hovertemplate": f"block size %{{x}}: %{{y:{form}}}<extra></extra>",
+            }
+        )
+        layout[axis(place, "x")] = {
+            "type": "log",
+            "anchor": ref(place, "y"),
+            "tickvals": sizes,
+            "ticktext": [str(size) for size in sizes],
+            "showticklabels": place == len(series) - 1,
+            "matches": "x" if place else None,
+            "title": {"text": "block size, tokens"} if place == len(series) - 1 else None,
+        }
+        layout[axis(place, "y")] = {
+            "domain": [bottom, top],
+            "rangemode": "tozero",
+            "tickformat": form,
+            "nticks": 4,
+            "anchor": ref(place, "x"),
+        }
+        layout["annotations"].append(panel_title(title, top))
+        if mark:
+            layout["shapes"].append(
+                {
+                    "type": "line",
+                    "xref": ref(place, "x"),
+                    "yref": ref(place, "y") + " domain",
+                    "x0": mark,
+                    "x1": mark,
+                    "y0": 0,
+                    "y1": 1,
+                    "line": {"color": "$ink", "width": 1, "dash": "dot"},
+                }
+            )
+    if mark:
+        layout["annotations"].append(
+            {
+                "xref": "x",
+                "yref": "y domain",
+                "x": float(np.log10(mark)),
+                "y": 1,
+                "text": f"knee: {mark}",
+                "showarrow": False,
+                "xanchor": "left",
+                "xshift": 5,
+                "yanchor": "top",
+                "font": {"size": 12, "color": "$ink"},
+                "bgcolor": "$surface",
+            }
+        )
+    return {"data": data, "layout": layout}

@@ -1,0 +1,332 @@
+"""From rows, however they come, to a ``Trace``: order, the zero of time, empty answers, what was assumed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.trace.block_ids import infer_block_rule, unchained_ids
+from kvplan.trace.content import ContentBuilder, Segment, blocks_content, clip, merged
+from kvplan.trace.rows import BadRows
+from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace
+
+ASSUMED_OUTPUT = 256
+"""Output tokens of a request whose file does not say: vLLM's own default for such data (--custom-output-len)."""
+
+_REBASED_FROM_S = 60.0
+_NAMED_IDS = 1 << 61
+"""Where the numbers of block ids begin that are no plain numbers themselves."""
+
+
+@dataclass
+class Block:
+    """Rows whose columns came at once (CSV, Parquet)."""
+
+    arrival_s: Doubles | None
+    prompt_tokens: Longs
+    output_tokens: Longs | None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class TraceBuilder:
+    """Collects the rows of one file and finishes them into a trace. ``bad`` collects those that are none."""
+
+    def __init__(self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None):
+        self.format = format_name
+        self.bad = bad
+        self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.limit = limit
+        self.assumed_output = ASSUMED_OUTPUT if assumed_output is None else assumed_output
+        self.zero_output_failed = False
+        """True: a row without output tokens is a failed request. False: an empty answer, replayed as one token."""
+        self.rebase = True
+        """False for kvplan's own files, whose clock is taken at its word."""
+        self.block_size: int | None = None
+        self.sessions_share = False
+        """True: a turn whose prompt is long enough begins with all of its session's former turn."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows (what was noted stays): the file is read again from its beginning."""
+        self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
+        self._names: list[str | None] = []
+        self._sessions: dict[Hashable, int] = {}
+        self._extra: dict[str, array[int]] = {name: array("q") for name in ("session", "priority", "n", "beam_width")}
+        self._ids, self._ids_per_row, self._spaces = array("q"), array("q"), array("q")
+        self._id_numbers: dict[Hashable, int] = {}
+        self._content: ContentBuilder | None = None
+
+    def __len__(self) -> int:
+        return len(self._prompt)
+
+    @property
+    def full(self) -> bool:
+        """Whether the ``limit`` is reached."""
+        return self.limit is not None and len(self) >= self.limit
+
+    def source(self, name: Hashable) -> int:
+        """The source of that name, for ``segments``."""
+        return self._named_content().source(name)
+
+    def history_tokens(self, session: Hashable) -> int:
+        """How long the session is so far, prompt and output of its last turn; 0 for a new one."""
+        return 0 if self._content is None else self._content.history_tokens(session)
+
+    def _named_content(self) -> ContentBuilder:
+        if self._content is None:
+            self._content = ContentBuilder()
+            for _ in range(len(self)):  # the rows so far share nothing by name
+                self._content.add(())
+        return self._content
+
+    def _add_content(
+        self,
+        segments: Iterable[Segment] | None,
+        history: int | None,
+        session: Hashable,
+        prompt: int,
+        output: int | None,
+        output_source: int,
+    ) -> None:
+        if history is not None:
+            answer = self.assumed_output if output is None else output
+            self._named_content().turn(session, prompt, answer, shared=min(history, prompt))
+        elif segments is not None:
+            self._named_content().add(clip(segments, prompt), output_source=output_source)
+        elif self._content is not None:
+            self._content.add(())
+
+    def session_number(self, session: Hashable) -> int:
+        """A number for the session's name, -1 for none."""
+        if session is None or session == "":
+            return -1
+        return self._sessions.setdefault(session, len(self._sessions))
+
+    def add(
+        self,
+        arrival_s: float | None,
+        prompt: int,
+        output: int | None,
+        *,
+        name: str | None = None,
+        session: Hashable = None,
+        priority: int = 0,
+        n: int = 1,
+        beam_width: int = 0,
+        ids: Iterable[int] = (),
+        id_space: int = 0,
+        segments: Iterable[Segment] | None = None,
+        history: int | None = None,
+        output_source: int = -1,
+    ) -> None:
+        """One request. None: the file does not say when it arrives, how much it writes.
+
+        What it shares is told by block ``ids`` (equal within an ``id_space``), by ``segments`` outright, or by
+        ``history``: the prompt begins with that many tokens of what its ``session`` holds so far (fewer where
+        the session is shorter), and later turns know its own prompt and output.
+
+        Raises:
+            InputError: ``ids`` holds something that is no block id; nothing was added. Without a place.
+        """
+        numbers = self._block_ids(ids)
+        self._add_content(segments, history, session, prompt, output, output_source)
+        self._arrival.append(np.nan if arrival_s is None else arrival_s)
+        self._prompt.append(prompt)
+        self._output.append(-1 if output is None else output)
+        self._names.append(name)
+        extra = self._extra
+        extra["session"].append(self.session_number(session))
+        extra["priority"].append(priority)
+        extra["n"].append(n)
+        extra["beam_width"].append(beam_width)
+        self._ids.extend(numbers)
+        self._ids_per_row.append(len(numbers))
+        self._spaces.append(id_space)
+
+    def extend(self, arrival_s: Doubles | None, prompt: Longs, output: Longs | None, **extra: Any) -> None:
+        """Many requests at once: ``session`` (an iterable of names), ``name``, ``priority``, ``n``, ``beam_width``."""
+        rows = len(prompt)
+        self._arrival.frombytes((np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes())
+        self._prompt.frombytes(prompt.astype("q").tobytes())
+        self._output.frombytes((np.full(rows, -1) if output is None else output).astype("q").tobytes())
+        self._names.extend(extra["name"] if "name" in extra else [None] * rows)
+        sessions = extra.get("session")
+        numbers = np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
+        self._extra["session"].frombytes(numbers.astype("q").tobytes())
+        for column, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
+            values = extra.get(column)
+            values = np.full(rows, default) if values is None else np.asarray(values)
+            self._extra[column].frombytes(values.astype("q").tobytes())
+        zeros = np.zeros(rows, "q").tobytes()
+        self._ids_per_row.frombytes(zeros)
+        self._spaces.frombytes(zeros)
+
+    def _block_ids(self, ids: Iterable[Any]) -> array[int]:
+        """Ids as numbers >= 0: whole numbers as they are, anything else (texts, negatives) by first appearance."""
+        try:
+            numbers = array("q", ids)
+            if not numbers or (min(numbers) >= 0 and max(numbers) < _NAMED_IDS):
+                return numbers
+        except (TypeError, OverflowError):
+            pass
+        if any(not isinstance(name, (int, str)) for name in ids):
+            raise InputError("holds something that is no block id", field="hash_ids")
+        return array("q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids])
+
+    def note(self, text: str) -> None:
+        """Tell the person what was inferred or assumed; the same sentence once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    # -- finishing ------------------------------------------------------------------------------------------
+
+    def finish(self, path: str, *, expected_block_size: int | None = None) -> Trace:
+        """The trace.
+
+        Raises:
+            InputError: nothing could be read, or bad rows where they are refused.
+        """
+        self.bad.settle()
+        if not len(self):
+            what = f"none of its {self.bad.count} rows can be read" if self.bad.count else "holds no request"
+            raise InputError(what, source=path, line=1)
+        arrival = self._settled_arrivals(np.array(self._arrival, dtype=np.float64))
+        prompt = np.array(self._prompt, dtype=np.int64)
+        output = self._settled_outputs(np.array(self._output, dtype=np.int64))
+        content = self._settled_content(prompt, expected_block_size)
+        order = np.argsort(arrival, kind="stable")
+        moved = int(np.count_nonzero(np.diff(arrival) < 0))
+        if moved:
+            self.note(f"sorted by arrival: {moved} rows came before the row above them")
+        arrival, prompt, output = arrival[order], prompt[order], output[order]
+        kept = prompt > 0
+        if self.zero_output_failed:
+            kept &= output > 0
+        recorded = None
+        if not kept.all() or not output.all():
+            recorded = Recorded(arrival, prompt, output)
+            self._note_zeros(kept, output)
+        chosen = order[kept]
+        if not len(chosen):
+            raise InputError("has no request with tokens", source=path, line=1)
+        trace = Trace(
+            arrival[kept],
+            prompt[kept],
+            np.maximum(output[kept], 1),
+            request_id=self._settled_names(chosen, bool(moved) or not kept.all()),
+            **{name: self._column(name, chosen) for name in self._extra},
+            content=None if content is None else content.take(chosen),
+            origin=Origin(path, self.format, (), self.bad.count, self.bad.examples, self.block_size, recorded, self.facts),
+        )
+        if content is None and self.sessions_share and trace.session is not None:
+            trace = self._with_session_content(trace)
+        return _with_notes(trace, tuple(self.notes))
+
+    def _settled_arrivals(self, arrival: Doubles) -> Doubles:
+        missing = np.isnan(arrival)
+        if missing.all():
+            self.note("no arrival times: every request arrives at 0 (`kvplan trace scale --rate` spreads them)")
+            return np.zeros(len(arrival))
+        if missing.any():
+            self.note(f"{np.count_nonzero(missing)} rows have no arrival time: they arrive with the row above them")
+            last = np.maximum.accumulate(np.where(missing, 0, np.arange(len(arrival))))
+            arrival = np.nan_to_num(arrival[last], nan=0.0)
+        first, span = arrival.min(), np.ptp(arrival)
+        if first < 0:  # counted from the first row, which is not the earliest
+            arrival = arrival - first
+        elif self.rebase and first > max(span, _REBASED_FROM_S):
+            self.note(f"the clock starts at {first:.15g} s: the first request is put at 0")
+            arrival = arrival - first
+        return arrival
+
+    def _settled_outputs(self, output: Longs) -> Longs:
+        missing = output < 0
+        if missing.any():
+            who = "the file does not say how long answers are" if missing.all() else f"{missing.sum()} rows have no output length"
+            self.note(f"{who}: {self.assumed_output} tokens assumed (--output-tokens)")
+            output = np.where(missing, self.assumed_output, output)
+        return output
+
+    def _note_zeros(self, kept: np.ndarray[Any, Any], output: Longs) -> None:
+        if not kept.all():
+            self.note(f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed")
+        empty = int(np.count_nonzero(output[kept] == 0))
+        if empty:
+            self.note(f"{empty} requests have an empty answer: replayed with the one token that ends it")
+
+    def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
+        if all(name is None for name in self._names):
+            return chosen.astype(str).astype(object) if reordered else None
+        return np.array([str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object)
+
+    def _column(self, name: str, chosen: Longs) -> Any:
+        column = np.array(self._extra[name], dtype=np.int64)[chosen]
+        default = {"session": -1, "priority": 0, "n": 1, "beam_width": 0}[name]
+        return None if (column == default).all() else column
+
+    def _settled_content(self, prompt: Longs, expected: int | None) -> Content | None:
+        named = None if self._content is None else self._content.build()
+        if not len(self._ids):
+            return named
+        ids, per_row = np.array(self._ids, dtype=np.int64), np.array(self._ids_per_row, dtype=np.int64)
+        spaces = np.array(self._spaces, dtype=np.int64)
+        rule = infer_block_rule(prompt, per_row, self.block_size or expected)
+        size = self.block_size or rule.block_size
+        self.block_size = size
+        words = {
+            "ceil": "the last may be partial (ceil)",
+            "floor": "full blocks only (floor)",
+            "loose": "their number does not follow the prompt's length",
+        }
+        scope = "hold within a session only" if spaces.any() else "hold for the whole file"
+        self.note(f"hash ids: blocks of {size} tokens, {words[rule.rounding]}; ids {scope}")
+        unchained = unchained_ids(per_row, ids, spaces)
+        if unchained:
+            self.note(
+                f"hash ids are not chained: {unchained} ids follow different blocks, so they name a block's own content;"
+                " prefix sharing counts only what an engine's chained cache can serve"
+            )
+        else:
+            self.note("hash ids are chained: each names the whole prefix up to its block")
+        blocks = blocks_content(prompt, per_row, ids, size, spaces=spaces)
+        return blocks if named is None else merged(blocks, named)
+
+    def _with_session_content(self, trace: Trace) -> Trace:
+        builder, later, linked = ContentBuilder(), 0, 0
+        assert trace.session is not None
+        for session, prompt, output in zip(
+            trace.session.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
+        ):
+            if session < 0:
+                builder.add(())
+                continue
+            history = builder.history_tokens(session)
+            later += history > 0
+            whole = 0 < history <= prompt
+            linked += whole
+            builder.turn(session, prompt, output, shared=history if whole else 0)
+        if not linked:
+            return trace
+        self.note(
+            f"sessions: {linked} of {later} later turns are long enough to hold their former turn and are taken to"
+            " begin with it (the file does not say what is shared)"
+        )
+        return _replaced(trace, content=builder.build())
+
+
+def _replaced(trace: Trace, **changes: Any) -> Trace:
+    import dataclasses
+
+    return dataclasses.replace(trace, **changes)
+
+
+def _with_notes(trace: Trace, notes: tuple[str, ...]) -> Trace:
+    import dataclasses
+
+    return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=notes))

@@ -1,0 +1,144 @@
+"""The requests that a scenario lists itself: ``requests: [{arrival: 0.0, prompt: 512, output: 128}, ...]``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.trace.content import ContentBuilder, Segment
+from kvplan.trace.rows import LEAST, number, small, tokens
+from kvplan.trace.trace import Origin, Trace
+
+KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n", "beam_width")
+
+
+def inline_trace(
+    requests: Sequence[Mapping[str, Any]], source: str = "<requests>", lines: Sequence[int | None] | None = None
+) -> Trace:
+    """The trace of requests given one by one.
+
+    Equal ``prefix.id`` share their first ``prefix.tokens`` tokens (all of the prompt where it is no longer). A
+    later turn of a ``session`` begins with all of the former turn, prompt and output.
+
+    Args:
+        requests: mappings with the keys ``KEYS``; ``prompt`` and ``output`` must be there, ``arrival`` is 0 s
+            where it is not. They need not be in order.
+        source: the file they stand in, for messages.
+        lines: the line of each request, for messages.
+
+    Raises:
+        InputError: an unknown key, a missing or impossible value, a turn shorter than its former turn, or no
+            request at all.
+    """
+    if not requests:
+        raise InputError("lists no request", field="requests", source=source, line=1)
+    places = lines if lines is not None else [None] * len(requests)
+    rows = []
+    for index, (request, line) in enumerate(zip(requests, places, strict=True)):
+        try:
+            rows.append((_row(request), index, line))
+        except InputError as error:
+            raise _placed(error, source, line, index) from None
+    unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in zip(rows, rows[1:], strict=False))
+    rows.sort(key=lambda row: row[0]["arrival"])  # stable: equal arrivals keep the order of the file
+    content = ContentBuilder()
+    for row, index, line in rows:
+        try:
+            _add_content(content, row)
+        except InputError as error:
+            raise _placed(error, source, line, index) from None
+    sessions: dict[Any, int] = {}
+    columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
+    if any(row["session"] is not None for row, _, _ in rows):
+        columns["session"] = np.array(
+            [-1 if s is None else sessions.setdefault(s, len(sessions)) for s in (row["session"] for row, _, _ in rows)]
+        )
+    shared = any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
+    return Trace(
+        np.array([row["arrival"] for row, _, _ in rows]),
+        np.array([row["prompt"] for row, _, _ in rows]),
+        np.array([row["output"] for row, _, _ in rows]),
+        request_id=np.array([str(index) if row["id"] is None else str(row["id"]) for row, index, _ in rows], dtype=object),
+        **columns,
+        content=content.build() if shared else None,
+        origin=Origin(source, "inline", ("requests sorted by arrival",) if unsorted else ()),
+    )
+
+
+def _row(request: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(request, Mapping):
+        raise InputError("is no request: a mapping with arrival, prompt and output", value=request)
+    for key in request:
+        if key not in KEYS:
+            near = difflib.get_close_matches(str(key), KEYS, 1)
+            raise InputError(
+                "is not a key of a request",
+                field=str(key),
+                hint=f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(KEYS)}",
+            )
+    arrival = number(request.get("arrival", 0.0), "arrival")
+    if not 0 <= arrival < 1e12:
+        raise InputError("must be seconds from 0", field="arrival", value=arrival)
+    row = {
+        "id": request.get("id"),
+        "arrival": float(arrival),
+        "prompt": _at_least_one(request, "prompt"),
+        "output": _at_least_one(request, "output"),
+        "session": request.get("session"),
+        "prefix": _prefix(request.get("prefix")),
+    }
+    for key in ("id", "session"):
+        if isinstance(row[key], (dict, list)):
+            raise InputError("must be a name or a number", field=key, value=row[key])
+    defaults = {"priority": 0, "n": 1, "beam_width": 0}
+    return row | {key: small(request.get(key, defaults[key]), key, least) for key, least in LEAST.items()}
+
+
+def _at_least_one(request: Mapping[str, Any], key: str) -> int:
+    count = tokens(request.get(key), key)
+    if count < 1:
+        raise InputError("must be at least 1 token", field=key, value=count)
+    return count
+
+
+def _prefix(prefix: Any) -> tuple[Any, int] | None:
+    if prefix is None:
+        return None
+    if not isinstance(prefix, Mapping) or set(prefix) != {"id", "tokens"} or isinstance(prefix["id"], (dict, list)):
+        raise InputError("must be a mapping of id and tokens", field="prefix", value=prefix)
+    return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
+
+
+def _add_content(content: ContentBuilder, row: dict[str, Any]) -> None:
+    head: list[Segment] = []
+    if row["prefix"]:
+        name, count = row["prefix"]
+        head = [(content.source(("prefix", name)), 0, min(count, row["prompt"]))]
+    session = row["session"]
+    if session is None:
+        content.add(head)
+        return
+    history = content.history_tokens(session)
+    if history > row["prompt"]:
+        raise InputError(
+            f"is shorter than the former turn of session {session!r} (prompt and output: {history} tokens)",
+            field="prompt",
+            value=row["prompt"],
+            hint="a later turn's prompt begins with all of the former turn: give the whole prompt, history included",
+        )
+    content.turn(session, row["prompt"], row["output"], shared=history or row["prompt"], head=head)
+
+
+def _placed(error: InputError, source: str, line: int | None, index: int) -> InputError:
+    return InputError(
+        error.message,
+        field=f"requests[{index}]" + (f".{error.field}" if error.field else ""),
+        **({"value": error.value} if error.has_value else {}),
+        source=source,
+        line=line,
+        hint=error.hint,
+    )

@@ -1,0 +1,1 @@
+"""One module a family of formats; ``kvplan.trace.formats`` lists them all."""

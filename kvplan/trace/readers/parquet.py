@@ -1,0 +1,123 @@
+"""Parquet: the same columns as the tables, block ids as a list column, and kvplan's own with its content."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+
+from kvplan.errors import InputError
+from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.clock import Clock
+from kvplan.trace.readers.fields import listed, plain
+from kvplan.trace.readers.tables import TableFormat
+from kvplan.trace.rows import LEAST, small, tokens
+from kvplan.trace.source import Source
+
+SEGMENTS = ("segment_source", "segment_start", "segment_tokens")
+_BATCH = 1 << 16
+
+
+def parquet_header(source: Source) -> list[str]:
+    """The names of the columns.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    with _opened(source) as file:
+        return list(file.schema_arrow.names)
+
+
+def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit: str | None) -> None:
+    """Add every row; a row's number, from 1, stands for its line."""
+    builder.rebase = table.rebase
+    builder.zero_output_failed = table.zero_output_failed
+    builder.sessions_share = table.sessions_share
+    clock = Clock(unit or table.unit, table.columns.get("arrival", "arrival"))
+    if "arrival" in table.columns:
+        builder.note(f"time: {table.columns['arrival']!r}: timestamps, or numbers in {clock.unit}")
+    import pyarrow as pa
+
+    line = 0
+    with _opened(source) as file:
+        names = set(file.schema_arrow.names)
+        roles = {role: name for role, name in table.columns.items() if name in names}
+        extra = [name for name in ("hash_ids", *SEGMENTS, "output_source") if name in names and name not in roles.values()]
+        try:
+            for batch in file.iter_batches(_BATCH, columns=[*dict.fromkeys(roles.values()), *extra]):
+                for row in batch.to_pylist():
+                    line += 1
+                    if builder.full:
+                        return
+                    try:
+                        _add(row, roles, clock, builder)
+                    except InputError as error:
+                        builder.bad.add(line, error)
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=source.name, line=line + 1) from None
+
+
+def _add(row: dict[str, Any], roles: dict[str, str], clock: Clock, builder: TraceBuilder) -> None:
+    got = {role: row.get(name) for role, name in roles.items()}
+    arrival = got.get("arrival")
+    if isinstance(arrival, dt.datetime):  # pandas' Timestamp included: nanoseconds would be lost otherwise
+        arrival = arrival.isoformat()
+    segments = _segments(row, builder) if row.get(SEGMENTS[0]) is not None else None
+    name = plain(got.get("id"), "id")
+    builder.add(
+        None if arrival is None else clock.seconds(arrival),
+        tokens(got.get("prompt"), roles["prompt"]),
+        None if got.get("output") is None else tokens(got["output"], roles["output"]),
+        name=None if name is None else str(name),
+        session=plain(got.get("session"), "session"),
+        ids=listed(row.get("hash_ids"), "hash_ids") if segments is None else (),
+        segments=segments,
+        output_source=row["output_source"] if segments is not None and isinstance(row.get("output_source"), int) else -1,
+        **{role: small(got[role], role, least) for role, least in LEAST.items() if got.get(role) is not None},
+    )
+
+
+def _segments(row: dict[str, Any], builder: TraceBuilder) -> list[tuple[int, int, int]]:
+    columns = [listed(row.get(name), name) for name in SEGMENTS]
+    if len({len(column) for column in columns}) != 1:
+        raise InputError("have different lengths", field="segment_*")
+    segments = []
+    for source, start, count in zip(*columns, strict=True):
+        if not all(isinstance(part, int) and 0 <= part < 1 << 62 for part in (source, start, count)):
+            raise InputError("is no segment", field="segment_*", value=(source, start, count))
+        segments.append((source, start, count))
+    return segments
+
+
+def _opened(source: Source) -> Any:
+    return _Opened(source)
+
+
+class _Opened:
+    """A ParquetFile over a source, whatever its compression; errors as InputError."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __enter__(self) -> Any:
+        import io
+
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._stream = self.source.stream()
+        raw = self._stream.__enter__()
+        try:
+            # A decompressor cannot seek backwards cheaply; a plain file can.
+            seekable = raw if self.source.compression is None else io.BytesIO(raw.read())
+            return pq.ParquetFile(seekable)
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            self._stream.__exit__(None, None, None)
+            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=self.source.name, line=1) from None
+
+    def __exit__(self, *details: Any) -> None:
+        self._stream.__exit__(*details)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

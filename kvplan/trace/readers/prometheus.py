@@ -1,0 +1,217 @@
+"""A scrape of ``/metrics`` (vLLM, SGLang): its length histograms become a generator."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.distribution import Distribution
+from kvplan.trace.facts import NoRequestsError
+from kvplan.trace.source import Source
+from kvplan.trace.trace import Doubles, Longs
+
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?\s+([^\s]+)(?:\s+-?\d+)?")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+PROMPT = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram")
+OUTPUT = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram")
+PARALLEL = ("vllm:request_params_n",)
+_GAUGES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_cache_usage",
+    "vllm:gpu_cache_usage_perc": "kv_cache_usage",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:prefix_cache_queries_total": "prefix_cache_query_tokens",
+    "vllm:prefix_cache_hits_total": "prefix_cache_hit_tokens",
+    "sglang:token_usage": "kv_cache_usage",
+    "sglang:cache_hit_rate": "prefix_cache_hit_rate",
+    "sglang:num_running_reqs": "running",
+    "sglang:num_queue_reqs": "waiting",
+}
+_CONFIG = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "gpu_memory_utilization")
+MOST_REQUESTS = 10_000_000
+_MOST_TOKENS = float(2**31 - 1)
+
+
+def looks_like_metrics(head: str) -> bool:
+    """Whether ``head`` is Prometheus text: comments and samples, at least one of them an engine's."""
+    lines = [line for line in head.splitlines()[:-1] or head.splitlines() if line.strip()][:200]
+    known = any(line.removeprefix("# TYPE ").removeprefix("# HELP ").startswith(("vllm:", "sglang:")) for line in lines)
+    return known and all(line.startswith("#") or _SAMPLE.fullmatch(line.strip()) for line in lines[:20])
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """A cumulative histogram: float64 upper edges (finite), counts up to each, and the count and sum of all."""
+
+    edges: Doubles
+    up_to: Doubles
+    count: float
+    total: float | None
+
+    @property
+    def beyond(self) -> float:
+        """How many lie above the last finite edge."""
+        return self.count - (float(self.up_to[-1]) if len(self.up_to) else 0.0)
+
+    def distribution(self) -> Distribution:
+        """A quantile function with this histogram's counts, and its mean where that can be met.
+
+        Within a bucket values follow a power of their rank, the same for all buckets, chosen so that the mean
+        is sum / count. Above the last edge lies what the sum leaves for it, evenly from the edge to twice the mean
+        excess.
+        """
+        top = self._top()
+        edges = np.concatenate([[min(1.0, self.edges[0] if len(self.edges) else top)], self.edges, [top]])
+        counts = np.diff(np.concatenate([[0.0], self.up_to, [self.count]]))
+        low, high = -6.0, 6.0
+        target = None if self.total is None else self.total / self.count
+        best = _power_quantiles(edges, counts, 1.0)
+        if target is None:
+            return best
+        for _ in range(60):
+            middle = (low + high) / 2
+            best = _power_quantiles(edges, counts, math.exp(middle))
+            low, high = (middle, high) if best.mean > target else (low, middle)
+        return best
+
+    def _top(self) -> float:
+        last = float(self.edges[-1]) if len(self.edges) else 1.0
+        if self.beyond <= 0 or self.total is None:
+            return last
+        below = np.concatenate([[0.0], self.edges])
+        counts = np.diff(np.concatenate([[0.0], self.up_to]))
+        known = float(np.sum(counts * (below[1:] + below[:-1]) / 2))
+        excess = max(0.0, (self.total - known) / self.beyond - last)
+        return min(last + 2 * excess, _MOST_TOKENS)
+
+
+def _power_quantiles(edges: Doubles, counts: Doubles, power: float) -> Distribution:
+    inside = np.linspace(0, 1, 9)
+    ranks, values = [0.0], [float(edges[np.argmax(counts > 0)])]
+    done = 0.0
+    for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+        if count > 0:
+            ranks += list((done + inside * count) / counts.sum())
+            values += list(low + (high - low) * inside**power)
+            done += count
+    return Distribution(np.array(ranks), np.maximum.accumulate(np.array(values)))
+
+
+def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
+    """Draw as many requests as the scrape counted, with its length histograms.
+
+    Raises:
+        NoRequestsError: there is no histogram of prompt lengths with a request in it.
+        InputError: a histogram that is none.
+    """
+    samples = list(_samples(source))
+    builder.facts.update(_facts(samples))
+    prompt = _histogram(samples, PROMPT, source)
+    if prompt is None:
+        raise NoRequestsError(
+            "is a scrape of /metrics without a histogram of prompt lengths that counted a request",
+            format="prometheus",
+            facts=builder.facts,
+            source=source.name,
+        )
+    count = int(min(prompt.count, MOST_REQUESTS if builder.limit is None else builder.limit))
+    random = np.random.default_rng(seed)
+    builder.note(f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent")
+    output, parallel = (_histogram(samples, names, source) for names in (OUTPUT, PARALLEL))
+    extra = {} if parallel is None else {"n": _drawn(parallel, "n", count, random, builder, exact=True)}
+    builder.extend(
+        None,
+        _drawn(prompt, "prompt", count, random, builder),
+        None if output is None else _drawn(output, "output", count, random, builder),
+        **extra,
+    )
+
+
+def _drawn(
+    histogram: Histogram, what: str, count: int, random: np.random.Generator, builder: TraceBuilder, exact: bool = False
+) -> Longs:
+    if histogram.beyond > 0:
+        edge = f"{histogram.edges[-1]:g}" if len(histogram.edges) else "no edge"
+        builder.note(f"{what}: the last bucket is cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}")
+    ranks = random.permutation((np.arange(count) + random.random(count)) / count)
+    if exact:  # n is counted in buckets whose edges are its likely values
+        edges = np.append(histogram.edges, histogram.edges[-1:] if len(histogram.edges) else [1.0])
+        share = np.append(histogram.up_to, histogram.count) / histogram.count
+        values = edges[np.minimum(np.searchsorted(share, ranks), len(edges) - 1)]
+    else:
+        values = np.ceil(histogram.distribution().at(ranks))
+    return np.clip(values, 1, _MOST_TOKENS).astype(np.int64)
+
+
+def _samples(source: Source) -> Iterator[tuple[int, str, dict[str, str], float]]:
+    for line, text in source.lines():
+        text = text.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _SAMPLE.fullmatch(text)
+        try:
+            value = float(match[3]) if match else math.nan
+        except ValueError:
+            match = None
+        if match is None:
+            raise InputError("is no Prometheus sample", value=text[:80], source=source.name, line=line)
+        yield line, match[1], dict(_LABEL.findall(match[2] or "")), value
+
+
+def _histogram(samples: list[Any], names: tuple[str, ...], source: Source) -> Histogram | None:
+    """The first of ``names`` that counted something, summed over engines and models."""
+    for name in names:
+        buckets: dict[float, float] = {}
+        count, total, line = 0.0, 0.0, 1
+        for at, sample, labels, value in samples:
+            if sample in (f"{name}_bucket", f"{name}_sum", f"{name}_count"):
+                line = at
+                if not 0 <= value < 1e18:
+                    raise InputError("is no count", field=sample, value=value, source=source.name, line=at)
+            if sample == f"{name}_bucket":
+                edge = _edge(labels.get("le"), source, at)
+                buckets[edge] = buckets.get(edge, 0.0) + value
+            elif sample == f"{name}_sum":
+                total += value
+            elif sample == f"{name}_count":
+                count += value
+        count = max(count, *buckets.values()) if buckets else 0.0
+        edges = sorted(edge for edge in buckets if math.isfinite(edge))
+        up_to = np.array([buckets[edge] for edge in edges])
+        if count < 1:
+            continue
+        if (np.diff(up_to) < 0).any():
+            raise InputError("buckets are not cumulative", field=name, source=source.name, line=line)
+        return Histogram(np.array(edges), up_to, count, total or None)
+    return None
+
+
+def _edge(text: str | None, source: Source, line: int) -> float:
+    try:
+        edge = float(text or "")
+    except ValueError:
+        edge = math.nan
+    if math.isnan(edge) or edge < 0 or (math.isfinite(edge) and edge > _MOST_TOKENS):
+        raise InputError("is no bucket's edge", field="le", value=text, source=source.name, line=line)
+    return edge
+
+
+def _facts(samples: list[Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for _, name, labels, value in samples:
+        if name in _GAUGES and math.isfinite(value):
+            facts[_GAUGES[name]] = facts.get(_GAUGES[name], 0.0) + value
+        elif name == "vllm:cache_config_info":
+            facts |= {key: labels[key] for key in _CONFIG if labels.get(key) not in (None, "None")}
+    if facts.get("prefix_cache_query_tokens"):
+        facts["prefix_cache_hit_rate"] = facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
+    return facts

@@ -1,0 +1,170 @@
+"""ServeGen: one client as distributions in two files, ``chunk-I-trace.csv`` (rates) and ``chunk-I-dataset.json``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.facts import NoRequestsError
+from kvplan.trace.rows import MAX_TOKENS, number
+from kvplan.trace.source import Source, open_source
+from kvplan.trace.trace import Doubles, Longs
+
+_ROW = re.compile(r"[\d.]+,[\d.eE+-]+,[\d.eE+-]*,(Gamma|Weibull)?,[^,]*,[^,]*")
+# Not JSON inside the JSON: a Python literal, read by its grammar and never evaluated.
+_PAIR = re.compile(r"\s*(\d{1,10})\s*:\s*([0-9.eE+-]{1,40})\s*(?:,\s*|$)")
+_MOST_IN_WINDOW = 10_000_000
+
+
+def looks_like_rates(head: str) -> bool:
+    """Whether the first line is a headerless row of ``chunk-I-trace.csv``."""
+    return bool(_ROW.fullmatch(head.split("\n", 1)[0].strip()))
+
+
+def is_dataset(value: dict[str, Any]) -> bool:
+    """Whether a JSON document is a ``chunk-I-dataset.json``."""
+    windows = list(value.items())[:3]
+    return bool(windows) and all(
+        key.isdigit() and isinstance(inner, dict) and str(inner.get("input_tokens", "")).startswith("{")
+        for key, inner in windows
+    )
+
+
+def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: bool) -> None:
+    """Draw the client's requests from both files, given either of them.
+
+    Arrivals of a 600 s window: a renewal process of the window's pattern and shape at its rate. Lengths: from
+    the distribution of the 6 h window around it; prompt and output independent, as ServeGen draws them.
+
+    Raises:
+        NoRequestsError: the other file of the pair is not beside this one.
+        InputError: a file of the pair is not what it should be.
+    """
+    path = source.path
+    other = None if path is None else _sibling(path, rates_given)
+    if other is None or not other.is_file():
+        raise NoRequestsError(
+            "is one half of a ServeGen client; the other half (chunk-I-trace.csv, chunk-I-dataset.json) is not beside it",
+            format="servegen-client",
+            facts={},
+            source=source.name,
+        )
+    with open_source(other) as second:
+        rates = _rates(source if rates_given else second)
+        lengths = _lengths(second if rates_given else source)
+    builder.note(f"a client's distributions, read with {other.name} beside it: drawn with seed {seed}")
+    builder.note("time: windows in s; arrivals follow each window's rate, pattern and shape; prompt and output independent")
+    random = np.random.default_rng(seed)
+    starts = sorted(lengths)
+    for begin, width, rate, pattern, shape in rates:
+        if builder.full:
+            return
+        arrival = begin + _window(rate, width, pattern, shape, random)
+        window = _nearest(starts, begin)
+        if not len(arrival) or window is None:
+            continue
+        if builder.limit is not None:
+            arrival = arrival[: builder.limit - len(builder)]
+        prompt, output = (_drawn(pmf, len(arrival), random) for pmf in lengths[window])
+        builder.extend(arrival, prompt, output)
+
+
+def _sibling(path: Path, rates_given: bool) -> Path | None:
+    mine, other = ("-trace.csv", "-dataset.json") if rates_given else ("-dataset.json", "-trace.csv")
+    return path.with_name(path.name.removesuffix(mine) + other) if path.name.endswith(mine) else None
+
+
+def _rates(source: Source) -> list[tuple[float, float, float, str, float]]:
+    rows: list[tuple[float, float, str, float]] = []
+    for line, text in source.lines():
+        if not text.strip():
+            continue
+        try:
+            cells = text.split(",")
+            if len(cells) != 6:
+                raise InputError(f"has {len(cells)} fields, not 6")
+            begin, rate = (float(number(cells[at], name)) for at, name in ((0, "timestamp"), (1, "rate")))
+            shape = float(number(cells[4], "shape")) if cells[3] else 1.0
+            later = not rows or begin > rows[-1][0]
+            if not later or not 0 <= begin < 1e10 or not 0 <= rate < 1e5 or not 0 <= shape < 1e6:
+                raise InputError("is no window's rate", value=text[:60])
+            rows.append((begin, rate, cells[3], shape))
+        except InputError as error:
+            raise InputError(error.message, field=error.field, source=source.name, line=line) from None
+    if not rows:
+        raise InputError("holds no window", source=source.name, line=1)
+    widths = np.diff([row[0] for row in rows])
+    width = float(np.median(widths)) if len(widths) else 600.0
+    return [(begin, width, rate, pattern, shape) for begin, rate, pattern, shape in rows]
+
+
+def _window(rate: float, width: float, pattern: str, shape: float, random: np.random.Generator) -> Doubles:
+    """Arrival times within a window, from 0."""
+    mean = rate * width
+    if mean > _MOST_IN_WINDOW:
+        raise InputError("is no plausible rate", field="rate", value=rate)
+    count = int(mean) + (random.random() < mean % 1)
+    if not count:
+        return np.zeros(0)
+    if pattern == "Gamma" and shape > 0:
+        gaps = random.gamma(shape, 1.0, count + 1)
+    elif pattern == "Weibull" and shape > 0:
+        gaps = random.weibull(shape, count + 1)
+    else:
+        gaps = random.exponential(1.0, count + 1)
+    # The window's own count is kept: the gaps say how it bunches, the last one reaches the window's end.
+    total = gaps.sum()
+    times: Doubles = np.cumsum(gaps)[:-1] / (total if total > 0 else 1.0) * width
+    return times
+
+
+def _lengths(source: Source) -> dict[int, tuple[Any, Any]]:
+    try:
+        with source.stream() as stream:
+            document = json.loads(stream.read())
+        windows = {int(key): (value["input_tokens"], value["output_tokens"]) for key, value in document.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError("is no ServeGen dataset", source=source.name, line=1) from None
+    parsed = {}
+    for begin, texts in windows.items():
+        pmfs = tuple(_pmf(text, source) for text in texts)
+        if pmfs[0] is not None and pmfs[1] is not None:
+            parsed[begin] = (pmfs[0], pmfs[1])
+    return parsed
+
+
+def _pmf(text: Any, source: Source) -> tuple[Longs, Doubles] | None:
+    """(lengths, cumulated probabilities) of ``"{9: 0.0067, ...}"``; None for ``"{}"``."""
+    body = text.strip()[1:-1] if isinstance(text, str) else ""
+    values, weights, at = [], [], 0
+    while at < len(body):
+        pair = _PAIR.match(body, at)
+        try:
+            if pair is None or not 0 < int(pair[1]) <= MAX_TOKENS or not 0 <= float(pair[2]) < 1e9:
+                raise ValueError
+        except ValueError:
+            raise InputError("is no distribution", value=body[at : at + 40], source=source.name, line=1) from None
+        values.append(int(pair[1]))
+        weights.append(float(pair[2]))
+        at = pair.end()
+    if not sum(weights):
+        return None
+    return np.array(values, dtype=np.int64), np.cumsum(weights) / sum(weights)
+
+
+def _drawn(pmf: tuple[Longs, Doubles], count: int, random: np.random.Generator) -> Longs:
+    values, cumulated = pmf
+    drawn: Longs = values[np.minimum(np.searchsorted(cumulated, random.random(count)), len(values) - 1)]
+    return drawn
+
+
+def _nearest(starts: list[int], begin: float) -> int | None:
+    """The last window that has lengths and starts no later than ``begin``; the first where none does."""
+    before = [start for start in starts if start <= begin]
+    return before[-1] if before else (starts[0] if starts else None)

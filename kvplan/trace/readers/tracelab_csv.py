@@ -1,0 +1,44 @@
+"""TraceLab's replay tables: rounds of sessions, each ``prefix_len`` known and ``input_len`` new tokens."""
+
+from __future__ import annotations
+
+from kvplan.errors import InputError
+from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.clock import PER_SECOND
+from kvplan.trace.readers.csv import csv_rows
+from kvplan.trace.rows import number, tokens
+from kvplan.trace.source import Source
+
+COLUMNS = ("session_id", "round_idx", "prefix_len", "input_len", "output_len", "tool_wait_after_ms")
+
+
+def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
+    """Add every round. A round arrives after its session's start and the waits since; service takes no time."""
+    builder.note("prompt = prefix_len + input_len: input_len is what a round adds")
+    builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time")
+    reader = csv_rows(source)
+    _, header = next(reader)
+    assert isinstance(header, list)
+    place = {name: header.index(name) for name in (*COLUMNS, "arrival_time") if name in header}
+    due: dict[str, float] = {}
+    for line, cells in reader:
+        if builder.full:
+            return
+        try:
+            if isinstance(cells, InputError):
+                raise cells
+            if len(cells) != len(header):
+                raise InputError(f"has {len(cells)} fields, the header {len(header)}")
+            session = cells[place["session_id"]]
+            prefix, new, output = (tokens(cells[place[name]], name) for name in ("prefix_len", "input_len", "output_len"))
+            wait = float(number(cells[place["tool_wait_after_ms"]], "tool_wait_after_ms")) / 1000
+            start = 0.0
+            if "arrival_time" in place:
+                start = float(number(cells[place["arrival_time"]], "arrival_time")) / PER_SECOND[unit]
+            if not 0 <= start < 1e12 or not 0 <= wait < 1e9:
+                raise InputError("is no plausible time", value=cells[place["tool_wait_after_ms"]])
+            arrival = due.get(session, start)
+            builder.add(arrival, prefix + new, output, session=session, history=prefix)
+            due[session] = arrival + wait
+        except InputError as error:
+            builder.bad.add(line, error)

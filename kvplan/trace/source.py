@@ -1,0 +1,154 @@
+"""The bytes of an input: a file, a pipe or standard input; plain, gzip or zstd; read as often as needed."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from kvplan.errors import InputError
+
+HEAD_BYTES = 1 << 18
+"""How much of a file detection looks at."""
+_IN_MEMORY = 64 << 20
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_REFUSED = {
+    b"\xff\xfe": "is UTF-16: save it as UTF-8",
+    b"\xfe\xff": "is UTF-16: save it as UTF-8",
+    b"PK\x03\x04": "is a zip archive: unpack it first",
+    b"BZh": "is compressed with bzip2: unpack it first (gzip and zstd are read as they are)",
+    b"\xfd7zXZ": "is compressed with xz: unpack it first (gzip and zstd are read as they are)",
+    b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`",
+}
+_BROKEN = (OSError, EOFError, zlib.error)
+
+
+class Source:
+    """An input that can be read from its beginning more than once, decompressed on the way.
+
+    Use ``open_source``. ``name`` is what messages call it; ``path`` is None for standard input and pipes.
+    """
+
+    def __init__(self, name: str, path: Path | None, opener: Callable[[], IO[bytes]]) -> None:
+        self.name = name
+        self.path = path
+        self._open = opener
+        with opener() as file:
+            magic = file.read(4)
+        self.compression = "gzip" if magic[:2] == _GZIP else "zstd" if magic == _ZSTD else None
+        with self.stream() as stream:
+            self.head = _read_fully(stream, HEAD_BYTES)
+        for start, reason in _REFUSED.items():
+            if self.head.startswith(start):
+                raise InputError(reason, source=name, line=1)
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[IO[bytes]]:
+        """The decompressed bytes from the beginning, through a handle of its own.
+
+        Raises:
+            InputError: damaged compression, or the file cannot be read.
+        """
+        try:
+            with self._open() as file:
+                if self.compression == "gzip":
+                    yield gzip.GzipFile(fileobj=file, mode="rb")
+                elif self.compression == "zstd":
+                    import pyarrow as pa  # only here: plain files need no Arrow to be opened
+
+                    yield pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+                else:
+                    yield file
+        except _BROKEN as error:
+            what = f"is damaged {self.compression} data" if self.compression else "cannot be read"
+            raise InputError(f"{what}: {error}", source=self.name, line=1) from error
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """(1-based number, text without its line end) of each line; ``\\n`` and ``\\r\\n`` end lines.
+
+        Raises:
+            InputError: a byte that is not UTF-8, with its line and column.
+        """
+        line = 0
+        rest = b""
+        with self.stream() as stream:
+            while block := stream.read(1 << 20):
+                *whole, rest = (rest + block).split(b"\n")
+                for raw in whole:
+                    line += 1
+                    yield line, self._decode(raw, line)
+        if rest:
+            yield line + 1, self._decode(rest, line + 1)
+
+    def _decode(self, raw: bytes, line: int) -> str:
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError("is not UTF-8 text", source=self.name, line=line, column=error.start + 1) from None
+        return text.removesuffix("\r").removeprefix("\ufeff" if line == 1 else "")
+
+
+def _read_fully(stream: Any, size: int) -> bytes:
+    """``size`` bytes or all there are: a pipe or a decompressor may give fewer at once."""
+    parts = []
+    while size > 0 and (block := stream.read(size)):
+        parts.append(bytes(block))
+        size -= len(block)
+    return b"".join(parts)
+
+
+@contextlib.contextmanager
+def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
+    """Open a file, a pipe or ``-`` (standard input).
+
+    What cannot be read twice is copied first: to memory, to a temporary file where it is larger than 64 MiB.
+
+    Raises:
+        InputError: missing, unreadable, a folder or a device.
+    """
+    name = os.fspath(path)
+    if name == "-":
+        with _copied(sys.stdin.buffer) as opener:
+            yield Source("<stdin>", None, opener)
+        return
+    try:
+        mode = os.stat(name).st_mode
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", source=name) from error
+    except ValueError as error:  # a path with a zero byte
+        raise InputError(f"is no path: {error}", source=name) from error
+    if stat.S_ISREG(mode):
+        yield Source(name, Path(name), lambda: Path(name).open("rb"))
+    elif stat.S_ISFIFO(mode):
+        with Path(name).open("rb") as pipe, _copied(pipe) as opener:
+            yield Source(name, None, opener)
+    else:
+        raise InputError("is a folder" if stat.S_ISDIR(mode) else "is neither a file nor a pipe", source=name)
+
+
+@contextlib.contextmanager
+def _copied(pipe: IO[bytes]) -> Iterator[Callable[[], IO[bytes]]]:
+    start = _read_fully(pipe, _IN_MEMORY)
+    if len(start) < _IN_MEMORY:
+        yield lambda: io.BytesIO(start)
+        return
+    with tempfile.NamedTemporaryFile() as copy:
+        copy.write(start)
+        shutil.copyfileobj(pipe, copy, 1 << 20)
+        copy.flush()
+        yield lambda: Path(copy.name).open("rb")
+
+
+def memory_source(data: bytes, name: str = "<memory>") -> Source:
+    """Bytes at hand as a source."""
+    return Source(name, None, lambda: io.BytesIO(data))

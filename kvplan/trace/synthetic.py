@@ -1,0 +1,280 @@
+"""Traces drawn from a description: ``workload: {synthetic: {...}}``.
+
+The same description and seed give the same trace. Each aspect has a random stream of its own, so that another
+rate does not change the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.trace.arrivals import arrivals
+from kvplan.trace.content import ContentBuilder, Segment, clip
+from kvplan.trace.distribution import Distribution, distribution
+from kvplan.trace.rows import MAX_TOKENS, small
+from kvplan.trace.trace import Content, Doubles, Longs, Origin, Trace
+
+KEYS = ("requests", "seed", "arrivals", "prompt", "output", "joint", "max_total", "prefixes", "reuse", "sessions", "n")
+_STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
+_SEARCHED = 256
+
+
+def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
+    """The trace that ``spec`` describes.
+
+    Args:
+        spec: ``requests`` (how many); ``arrivals`` (a rate, or ``{rate, cv, profile, tick_s}``: see
+            ``arrivals.Arrivals``); ``prompt`` and ``output``, in tokens (see ``distribution.distribution``); and
+            as wanted
+
+            - ``joint``: a square matrix of weights; entry (i, j) is how often a prompt of the i-th equal part of
+              prompts goes with an output of the j-th equal part of outputs. Without it they are independent.
+            - ``max_total``: no prompt and its output together are longer; outputs are dealt anew until that holds.
+            - ``prefixes``: ``[{tokens, share}]``: a share of requests begins with that many common tokens.
+            - ``reuse``: ``{probability, fraction, lag_s}``: with that probability a prompt begins with the
+              beginning of an earlier request (its prompt and output), for a fraction of its own length, that
+              arrived about lag_s before. Lists: one entry for each equal part of prompts, short to long.
+            - ``sessions``: ``{turns, think_s}``: conversations; ``prompt`` is then what a turn adds to the
+              history, and ``arrivals`` are those of first turns at ``rate / mean turns``.
+            - ``n``: parallel samples, a distribution.
+        seed: overrides ``spec["seed"]`` (0).
+
+    Raises:
+        InputError: an unknown key, a missing or an impossible value.
+    """
+    if not isinstance(spec, Mapping):
+        raise InputError("must be a mapping", field="synthetic", value=spec)
+    for key in spec:
+        if key not in KEYS:
+            raise InputError("is not a key here", field=f"synthetic.{key}", hint=", ".join(KEYS))
+    count = small(spec.get("requests"), "synthetic.requests", 1)
+    seed = small(spec.get("seed", 0) if seed is None else seed, "synthetic.seed", 0)
+    random = {name: np.random.default_rng([seed, index]) for index, name in enumerate(_STREAMS)}
+    if "reuse" in spec and "sessions" in spec:
+        raise InputError("goes with no sessions: reuse describes them already", field="synthetic.reuse")
+    prompt, output = _lengths(spec, count, random["lengths"])
+    if "max_total" in spec:
+        output = _within(prompt, output, small(spec["max_total"], "synthetic.max_total", 2), random["lengths"])
+    columns: dict[str, Any] = {}
+    if "n" in spec:
+        columns["n"] = _whole(distribution(spec["n"], "synthetic.n"), random["n"].random(count))
+    if "sessions" in spec:
+        return _with_sessions(spec, prompt, output, columns, random, seed)
+    arrival = arrivals(spec.get("arrivals"), "synthetic.arrivals").times(count, random["arrivals"])
+    heads = _prefix_of(spec, prompt, random["prefixes"])
+    content = _content(spec, arrival, prompt, output, heads, random["reuse"])
+    return Trace(arrival, prompt, output, **columns, content=content, origin=_origin(seed))
+
+
+def _origin(seed: int) -> Origin:
+    return Origin("<synthetic>", "synthetic", (f"drawn with seed {seed}",))
+
+
+def _whole(values: Distribution, ranks: Doubles) -> Longs:
+    return np.clip(np.rint(values.at(ranks)), 1, MAX_TOKENS).astype(np.int64)
+
+
+def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -> tuple[Longs, Longs]:
+    for key in ("prompt", "output"):
+        if key not in spec:
+            raise InputError("is missing", field=f"synthetic.{key}")
+    prompt = distribution(spec["prompt"], "synthetic.prompt")
+    output = distribution(spec["output"], "synthetic.output")
+    ranks = _spread(np.zeros(count), random)
+    if "joint" not in spec:
+        return _whole(prompt, ranks), _whole(output, _spread(np.zeros(count), random))
+    try:
+        joint = np.array(spec["joint"], dtype=np.float64)
+    except (TypeError, ValueError):
+        joint = np.zeros(0)
+    size = len(joint)
+    if not size or joint.shape != (size, size) or not np.isfinite(joint).all() or joint.min() < 0 or joint.sum() <= 0:
+        raise InputError("must be a square matrix of weights >= 0", field="synthetic.joint")
+    rows = joint.sum(axis=1, keepdims=True)
+    given_prompt = np.cumsum(np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1)
+    part = np.minimum((ranks * size).astype(np.int64), size - 1)
+    column = (random.random(count)[:, None] > given_prompt[part, :-1]).sum(axis=1)
+    return _whole(prompt, ranks), _whole(output, _spread(column, random))
+
+
+def _within(prompt: Longs, output: Longs, most: int, random: np.random.Generator) -> Longs:
+    """Outputs dealt anew, so that no sum exceeds ``most``; as a last resort an output is cut."""
+    if prompt.max() >= most:
+        raise InputError(f"is less than the longest prompt ({prompt.max()}) and a token", field="synthetic.max_total", value=most)
+    for _ in range(200):
+        over = np.flatnonzero(prompt + output > most)
+        if not len(over):
+            return output
+        dealt = np.unique(np.concatenate([over, random.integers(0, len(prompt), 4 * len(over))]))
+        output[dealt] = output[random.permutation(dealt)]
+    return np.minimum(output, most - prompt)
+
+
+def _spread(key: Any, random: np.random.Generator) -> Doubles:
+    """Ranks 0..1 spread evenly over the requests, ascending with ``key``, at random among equal keys.
+
+    Even ranks rather than independent ones: the drawn lengths then follow their distribution as closely as so
+    many requests can, and the seed decides only who gets which.
+    """
+    count = len(key)
+    order = np.lexsort((random.random(count), key))
+    ranks = np.empty(count)
+    ranks[order] = (np.arange(count) + random.random(count)) / count
+    return ranks
+
+
+def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> list[list[Segment]] | None:
+    """The common beginning of each request: one prefix or none, drawn by the prefixes' shares."""
+    prefixes = spec.get("prefixes")
+    if prefixes is None:
+        return None
+    if not isinstance(prefixes, (list, tuple)):
+        raise InputError("must be a list of {tokens, share}", field="synthetic.prefixes", value=prefixes)
+    sizes, shares = [], []
+    for index, prefix in enumerate(prefixes):
+        field = f"synthetic.prefixes[{index}]"
+        if not isinstance(prefix, Mapping) or set(prefix) != {"tokens", "share"}:
+            raise InputError("must be {tokens, share}", field=field, value=prefix)
+        sizes.append(small(prefix["tokens"], f"{field}.tokens", 1))
+        shares.append(distribution(prefix["share"], f"{field}.share").mean)
+    if min(shares, default=0) < 0 or sum(shares) > 1 + 1e-9:
+        raise InputError("shares must be >= 0 and sum to at most 1", field="synthetic.prefixes", value=shares)
+    drawn = np.searchsorted(np.cumsum(shares), random.random(len(prompt)), side="right").tolist()
+    private = 2 * len(prompt)
+    return [
+        [] if which >= len(sizes) else [(private + which, 0, min(sizes[which], longest))]
+        for which, longest in zip(drawn, prompt.tolist(), strict=True)
+    ]
+
+
+def _content(
+    spec: Mapping[str, Any],
+    arrival: Doubles,
+    prompt: Longs,
+    output: Longs,
+    heads: list[list[Segment]] | None,
+    random: np.random.Generator,
+) -> Content | None:
+    """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, later ones the prefixes."""
+    if "reuse" not in spec and heads is None:
+        return None
+    count = len(prompt)
+    wanted, partner = _reuse(spec, arrival, prompt, random) if "reuse" in spec else (np.zeros(count, np.int64),) * 2
+    lengths, totals = prompt.tolist(), (prompt + output).tolist()
+    builder = ContentBuilder()
+    known: list[list[Segment]] = []
+    for row, (shared, first, length) in enumerate(zip(wanted.tolist(), partner.tolist(), lengths, strict=True)):
+        head = heads[row] if heads is not None else []
+        if shared > sum(tokens for _, _, tokens in head):
+            parent = _parent(totals, first, row, shared)
+            head = clip([*known[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared)
+        rest = length - sum(tokens for _, _, tokens in head)
+        segments = [*head, (2 * row, 0, rest)] if rest else head
+        known.append(segments)
+        builder.add(segments, output_source=2 * row + 1)
+    return builder.build()
+
+
+def _reuse(
+    spec: Mapping[str, Any], arrival: Doubles, prompt: Longs, random: np.random.Generator
+) -> tuple[Longs, Longs]:
+    """(tokens to share, the row that arrived about the lag before) of each request."""
+    reuse = spec["reuse"]
+    if not isinstance(reuse, Mapping) or set(reuse) != {"probability", "fraction", "lag_s"}:
+        raise InputError("must be {probability, fraction, lag_s}", field="synthetic.reuse", value=reuse)
+    probability = [part.mean for part in _parts(reuse["probability"], "synthetic.reuse.probability")]
+    fraction = _parts(reuse["fraction"], "synthetic.reuse.fraction")
+    lag = distribution(reuse["lag_s"], "synthetic.reuse.lag_s")
+    within = all(0 <= part.values[0] and part.values[-1] <= 1 for part in fraction)
+    if not within or not 0 <= min(probability) <= max(probability) <= 1 or lag.values[0] < 0:
+        raise InputError("needs probability and fraction within 0..1 and lag_s >= 0", field="synthetic.reuse")
+    chance, ties, ranks, lags = random.random((4, len(prompt)))
+    order = np.lexsort((ties, prompt))
+    by_length = np.empty(len(prompt), np.int64)
+    by_length[order] = np.arange(len(prompt))
+    likely = np.array(probability)[by_length * len(probability) // len(prompt)]
+    part = by_length * len(fraction) // len(prompt)
+    share = np.choose(part, [each.at(ranks) for each in fraction]) if len(fraction) > 1 else fraction[0].at(ranks)
+    shared = np.where(chance < likely, np.rint(share * prompt), 0).astype(np.int64)
+    shared[0] = 0
+    row = np.searchsorted(arrival, arrival - lag.at(lags))
+    return shared, np.clip(row, 0, np.maximum(np.arange(len(prompt)) - 1, 0))
+
+
+def _parts(spec: Any, field: str) -> list[Distribution]:
+    """One distribution, or a list: the i-th for the i-th equal part of prompts, from short to long."""
+    if not isinstance(spec, (list, tuple)):
+        return [distribution(spec, field)]
+    if not 1 <= len(spec) <= 30:  # np.choose takes 32
+        raise InputError("must be a list of 1 to 30", field=field)
+    return [distribution(part, f"{field}[{index}]") for index, part in enumerate(spec)]
+
+
+def _parent(totals: list[int], first: int, row: int, tokens: int) -> int:
+    """The earlier request next to ``first`` that is long enough, or the longest of those looked at."""
+    best = first
+    for step in range(_SEARCHED):
+        for candidate in (first - step, first + step):
+            if 0 <= candidate < row:
+                if totals[candidate] >= tokens:
+                    return candidate
+                if totals[candidate] > totals[best]:
+                    best = candidate
+    return best
+
+
+def _with_sessions(
+    spec: Mapping[str, Any], added: Longs, output: Longs, columns: dict[str, Any], random: dict[str, Any], seed: int
+) -> Trace:
+    """Conversations: turns in order, each prompt the whole history and what the turn adds."""
+    sessions = spec["sessions"]
+    if not isinstance(sessions, Mapping) or set(sessions) != {"turns", "think_s"}:
+        raise InputError("must be {turns, think_s}", field="synthetic.sessions", value=sessions)
+    turns = distribution(sessions["turns"], "synthetic.sessions.turns")
+    think = distribution(sessions["think_s"], "synthetic.sessions.think_s")
+    if think.values[0] < 0:
+        raise InputError("must be >= 0", field="synthetic.sessions.think_s")
+    count = len(added)
+    draws = random["sessions"]
+    sizes = _whole(turns, draws.random(count))
+    last = int(np.searchsorted(np.cumsum(sizes), count))  # the session that reaches the wanted count, cut there
+    sizes = sizes[: last + 1]
+    sizes[-1] -= sizes.sum() - count
+    starts_at = arrivals(spec.get("arrivals"), "synthetic.arrivals")
+    starts = _per_session(starts_at, count, len(sizes)).times(len(sizes), random["arrivals"])
+    session = np.repeat(np.arange(len(sizes)), sizes)
+    waits = np.where(np.diff(session, prepend=-1) > 0, 0.0, think.at(draws.random(count)))
+    since = np.cumsum(waits)
+    first = np.cumsum(sizes) - sizes
+    arrival = starts[session] + since - np.repeat(since[first], sizes)
+    builder = ContentBuilder()
+    heads = _prefix_of(spec, added, random["prefixes"])
+    prompt = np.empty(count, np.int64)
+    # Turn order within a session is time order, so content may be built before sorting by arrival.
+    for row, (name, new, answer) in enumerate(zip(session.tolist(), added.tolist(), output.tolist(), strict=True)):
+        history = builder.history_tokens(name)
+        prompt[row] = history + new
+        head = [] if heads is None or history else heads[row]
+        builder.turn(name, history + new, answer, shared=history or new, head=head)
+    order = np.argsort(arrival, kind="stable")
+    if prompt.max() > MAX_TOKENS:
+        raise InputError("leads to prompts of more than 2^31 tokens", field="synthetic.sessions.turns")
+    return Trace(
+        arrival[order],
+        prompt[order],
+        output[order],
+        session=session[order],
+        **{name: column[order] for name, column in columns.items()},
+        content=builder.build().take(order),
+        origin=_origin(seed),
+    )
+
+
+def _per_session(requests: Any, count: int, sessions: int) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(requests, rate=requests.rate * sessions / count)
