@@ -94,9 +94,7 @@ def _rank(tables: Tables, model: ModelConfig, tp: int, kv_cache_dtype: str) -> R
     inner = layer.intermediate_size / tp
     if layer.feed_forward == "dense":
         operations += [
-            matrix(
-                "gate_up_proj", "dense_mlp", (2 if model.gated_mlp else 1) * inner, hidden, layers="dense"
-            ),
+            matrix("gate_up_proj", "dense_mlp", (2 if model.gated_mlp else 1) * inner, hidden, layers="dense"),
             matrix("down_proj", "dense_mlp", hidden, inner, layers="dense"),
         ]
     else:
@@ -106,9 +104,7 @@ def _rank(tables: Tables, model: ModelConfig, tp: int, kv_cache_dtype: str) -> R
         ]
     if tp > 1:
         operations.append(_all_reduce(tables, hidden, tp))
-    return RankProfile(
-        tuple(operations), _attention(tables, model, tp, kv_cache_dtype), np.zeros((0, len(EXPERTS)))
-    )
+    return RankProfile(tuple(operations), _attention(tables, model, tp, kv_cache_dtype), np.zeros((0, len(EXPERTS))))
 
 
 def _only_kind(model: ModelConfig) -> LayerKind:
@@ -139,9 +135,7 @@ def _only_kind(model: ModelConfig) -> LayerKind:
 
 
 def _elementwise(tables: Tables, model: ModelConfig, layer: LayerKind, tp: int) -> Operation:
-    moved = sum(
-        part.activation_bytes_per_token for part in layer_work(model, layer, tp) if isinstance(part, Work)
-    )
+    moved = sum(part.activation_bytes_per_token for part in layer_work(model, layer, tp) if isinstance(part, Work))
     seconds = ELEMENTWISE_KERNELS * tables.facts["kernel_s"] + TOKENS * moved / tables.facts["bytes_per_s"]
     return Operation("elementwise (estimated)", TOKENS, seconds)
 
@@ -209,9 +203,7 @@ def _prefill_rows(times: Any) -> Points:
         for prior in (0.0, *at[at >= 512]):
             whole = chunk + prior
             pairs = chunk * prior + chunk * (chunk + 1) / 2
-            rows.append(
-                [chunk, prior, 0.0, 0.0, _beyond(whole, at, seconds) * pairs / (whole * (whole + 1) / 2)]
-            )
+            rows.append([chunk, prior, 0.0, 0.0, _beyond(whole, at, seconds) * pairs / (whole * (whole + 1) / 2)])
     return np.array(rows)
 
 

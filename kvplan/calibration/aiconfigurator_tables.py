@@ -37,9 +37,7 @@ class Tables:
         self.framework = framework
         if not self.root.is_dir():
             known = sorted(path.name for path in (systems / "data").iterdir() if path.is_dir())
-            raise InputError(
-                "no such system", field="--system", value=system, hint="one of " + ", ".join(known)
-            )
+            raise InputError("no such system", field="--system", value=system, hint="one of " + ", ".join(known))
         self.facts = _facts(systems / f"{system}.yaml")
         self.version = self._newest("gemm").name
         self.device = str(self.read("gemm", "gemm_perf", columns=["device"])["device"].iloc[0])
@@ -66,9 +64,7 @@ class Tables:
         rows = pd.read_parquet(path, columns=columns, filters=filters)
         if rows.empty:
             shown = ", ".join(f"{key}={value}" for key, value in equal.items())
-            raise InputError(
-                f"the {name} table of {self.root.name} holds nothing of", field=kind, value=shown
-            )
+            raise InputError(f"the {name} table of {self.root.name} holds nothing of", field=kind, value=shown)
         return rows
 
     def gemm(self, dtype: str) -> Gemms:
@@ -91,11 +87,7 @@ class Gemms:
     def __init__(self, rows: pd.DataFrame) -> None:
         best = rows.groupby(["m", "n", "k"])["latency"].min()
         self.m, self.n, self.k = (np.sort(best.index.unique(i).to_numpy(float)) for i in range(3))
-        table = (
-            best.reindex(_product(self.m, self.n, self.k))
-            .to_numpy(float)
-            .reshape(len(self.m), len(self.n), -1)
-        )
+        table = best.reindex(_product(self.m, self.n, self.k)).to_numpy(float).reshape(len(self.m), len(self.n), -1)
         self.table = table * 1e-3
 
     def curve(self, n: float, k: float) -> Points:

@@ -73,9 +73,7 @@ def _summed(operation: str, errors: NDArray[np.float64]) -> LeaveOneOut:
         return LeaveOneOut(operation, 0)
     size = np.abs(errors)
     median, p90 = np.percentile(size, [50, 90])
-    return LeaveOneOut(
-        operation, len(errors), float(median), float(p90), float(size.max()), float(errors.mean())
-    )
+    return LeaveOneOut(operation, len(errors), float(median), float(p90), float(size.max()), float(errors.mean()))
 
 
 def _along(values: NDArray[np.float64], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:

@@ -35,9 +35,7 @@ def import_llmservingsim(folder: str | Path) -> Profile:
     """
     folder = Path(folder)
     ranks: dict[int, RankProfile] = {}
-    tp_folders = sorted(
-        path for path in folder.glob("tp*") if re.fullmatch(r"tp\d+", path.name) and path.is_dir()
-    )
+    tp_folders = sorted(path for path in folder.glob("tp*") if re.fullmatch(r"tp\d+", path.name) and path.is_dir())
     meta = _meta(folder)
     if (folder / "dense.csv").exists():
         named = re.fullmatch(r"tp(\d+)", folder.name)
@@ -54,9 +52,7 @@ def import_llmservingsim(folder: str | Path) -> Profile:
         )
     _borrow_experts(ranks)
     engine = meta.get("engine_effective") or {}
-    versions = {
-        key: str(meta[f"{key}_version"]) for key in ("vllm", "cuda", "profiler") if f"{key}_version" in meta
-    }
+    versions = {key: str(meta[f"{key}_version"]) for key in ("vllm", "cuda", "profiler") if f"{key}_version" in meta}
     return Profile(
         name=f"{meta.get('hardware', folder.name)} {meta.get('model', '')}".strip(),
         ranks=ranks,

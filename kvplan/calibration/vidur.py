@@ -45,9 +45,7 @@ def import_vidur(folder: str | Path) -> Profile:
             _attention(attention[attention[RANKS] == tp]),
         )
     if not ranks:
-        raise InputError(
-            "mlp.csv and attention.csv share no tensor-parallel size", source=str(folder), field=RANKS
-        )
+        raise InputError("mlp.csv and attention.csv share no tensor-parallel size", source=str(folder), field=RANKS)
     shape = {
         key: int(attention[key].iloc[0])
         for key in ("n_embd", "n_q_head", "n_kv_head", "block_size", "max_model_len")

@@ -304,9 +304,7 @@ def _tail(grids, layout, step, joint, chunk, prior, at_mean):
     half = np.sqrt(max(3.0 * (squares / others - middle * middle), 0.0))
     second = min(middle + half, longest)
     spacing = 2.0 * half / others
-    return (alone - shared) * (longest - second) + spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (
-        2.0 * shared
-    )
+    return (alone - shared) * (longest - second) + spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (2.0 * shared)
 
 
 @inner

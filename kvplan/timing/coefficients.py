@@ -21,9 +21,7 @@ def _coefficient(default: float, unit: str, source: str) -> float:
 class Named:
     """Base of the dataclasses of coefficients: overriding and printing by field name."""
 
-    def with_overrides(
-        self, overrides: Mapping[str, float] | None, *, where: str = "timing.coefficients"
-    ) -> Named:
+    def with_overrides(self, overrides: Mapping[str, float] | None, *, where: str = "timing.coefficients") -> Named:
         """A copy with the given values.
 
         Raises:
@@ -32,14 +30,10 @@ class Named:
         known = {f.name for f in fields(self)}  # type: ignore[arg-type]
         for name, value in (overrides or {}).items():
             if name not in known:
-                raise InputError(
-                    "unknown coefficient", field=where, value=name, hint="one of " + ", ".join(known)
-                )
+                raise InputError("unknown coefficient", field=where, value=name, hint="one of " + ", ".join(known))
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not math.isfinite(value) or value < 0:
-                raise InputError(
-                    "a coefficient is a finite number >= 0", field=f"{where}.{name}", value=value
-                )
+                raise InputError("a coefficient is a finite number >= 0", field=f"{where}.{name}", value=value)
         return replace(self, **(overrides or {}))  # type: ignore[type-var]
 
     def terms(self) -> tuple[Term, ...]:
@@ -64,17 +58,11 @@ class RooflineCoefficients(Named):
     kv_read_efficiency: float = _coefficient(
         0.75, "of HBM peak", "FA3 reaches 0.87-0.93 on 1 GB and more (models_gpus.md), less on short contexts"
     )
-    attention_flops_efficiency: float = _coefficient(
-        0.45, "of bf16 peak FLOPs", "causal prefill; to be fitted"
-    )
+    attention_flops_efficiency: float = _coefficient(0.45, "of bf16 peak FLOPs", "causal prefill; to be fitted")
     activation_read_efficiency: float = _coefficient(0.70, "of HBM peak", "norms, rotary, activation kernels")
-    layer_s: float = _coefficient(
-        12e-6, "s a layer", "gaps between kernels inside a CUDA graph; to be fitted"
-    )
+    layer_s: float = _coefficient(12e-6, "s a layer", "gaps between kernels inside a CUDA graph; to be fitted")
     step_s: float = _coefficient(0.5e-3, "s a step", "launch, input preparation, sampling; to be fitted")
-    row_s: float = _coefficient(
-        0.0, "s a sequence", "host work a sequence, hidden behind the device by default"
-    )
+    row_s: float = _coefficient(0.0, "s a sequence", "host work a sequence, hidden behind the device by default")
     all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; to be fitted")
     link_efficiency: float = _coefficient(0.70, "of the link's peak", "all-reduce, pipeline hand-over")
     swap_efficiency: float = _coefficient(0.80, "of the host link's peak", "pinned PCIe copies")

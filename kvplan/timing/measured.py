@@ -42,13 +42,9 @@ class ProfileCoefficients(Named):
     graph_tokens: float = _coefficient(512.0, "tokens", "largest step replayed from a graph: vLLM's")
     row_s: float = _coefficient(0.0, "s a sequence", "host work a sequence, hidden as well")
     all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; only under TP")
-    link_efficiency: float = _coefficient(
-        0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP"
-    )
+    link_efficiency: float = _coefficient(0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP")
     copy_efficiency: float = _coefficient(0.70, "of HBM peak", "block copies, where the profile has none")
-    swap_efficiency: float = _coefficient(
-        0.80, "of the host link's peak", "swaps, where the profile has none"
-    )
+    swap_efficiency: float = _coefficient(0.80, "of the host link's peak", "swaps, where the profile has none")
 
 
 def from_profile(
@@ -87,22 +83,17 @@ def from_profile(
         linear += _times(op, model) * np.maximum(np.interp(tokens, op.at, op.seconds) - hidden, 0.0)
     if len(rank.experts):
         linear += moe_layers * expert_seconds(rank.experts, tokens, model)
-    elif moe_layers:
-        raise InputError(
-            "the profile has no experts, the model has", field="timing.profile", source=profile.name
-        )
-    if gpu is not None and tensor_parallel_size > 1:
+    elif moe_layers and all(op.layers != "moe" for op in rank.operations):
+        raise InputError("the profile has no experts, the model has", field="timing.profile", source=profile.name)
+    reduced = any(op.name == "all_reduce" for op in rank.operations)
+    if gpu is not None and tensor_parallel_size > 1 and not reduced:
         link = (gpu.nvlink_bytes_per_s or gpu.link_bytes_per_s) * c.link_efficiency
         state_bytes = model.hidden_size * dtype_bytes(model.dtype)
-        linear += (
-            2 * layers * all_reduce_seconds(tokens, state_bytes, tensor_parallel_size, link, c.all_reduce_s)
-        )
+        linear += 2 * layers * all_reduce_seconds(tokens, state_bytes, tensor_parallel_size, link, c.all_reduce_s)
 
     head_ops = [op for op in rank.operations if op.axis == "samples"]
     samples = np.unique(np.concatenate([op.at for op in head_ops])) if head_ops else np.array([1.0])
-    head = sum(
-        (_times(op, model) * np.interp(samples, op.at, op.seconds) for op in head_ops), np.zeros_like(samples)
-    )
+    head = sum((_times(op, model) * np.interp(samples, op.at, op.seconds) for op in head_ops), np.zeros_like(samples))
 
     prefill, decode, mixed, filled = attention_grids(rank.attention, layers)
     if filled:

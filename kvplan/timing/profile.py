@@ -154,14 +154,10 @@ def read_profile(path: str | Path) -> Profile:
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(
-            f"cannot read the profile: {error.strerror}", field="timing.profile", source=source
-        ) from None
+        raise InputError(f"cannot read the profile: {error.strerror}", field="timing.profile", source=source) from None
     except ValueError as error:
         line = getattr(error, "lineno", None)
-        raise InputError(
-            "the profile is not JSON", field="timing.profile", source=source, line=line
-        ) from None
+        raise InputError("the profile is not JSON", field="timing.profile", source=source, line=line) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise InputError(f"not a {SCHEMA} file", field="schema", value=found, source=source)

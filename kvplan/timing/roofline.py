@@ -161,9 +161,7 @@ def roofline(
         linear += (pipeline_parallel_size - 1) * (c.all_reduce_s + TOKENS * hidden_bytes / link)
 
     head = head_work(model, tp)
-    kv_bytes = dtype_bytes(
-        model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype"
-    )
+    kv_bytes = dtype_bytes(model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype")
     groups, row_s = attention_groups(model, tp, kv_bytes, rank.kv_bytes_per_s, rank.attention_flops)
     shape = "from the model's shape"
     return StepTimes(

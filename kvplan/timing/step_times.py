@@ -47,9 +47,7 @@ class Grid:
         object.__setattr__(self, "values", values)
         for axis in axes:
             if not len(axis) or np.any(np.diff(axis) <= 0):
-                raise InputError(
-                    "the points of an axis must ascend", field=self.name, value=axis.tolist()[:8]
-                )
+                raise InputError("the points of an axis must ascend", field=self.name, value=axis.tolist()[:8])
         if values.shape != tuple(len(axis) for axis in axes):
             raise InputError("the table does not fit its axes", field=self.name, value=values.shape)
         if not np.all(np.isfinite(values)) or np.any(values < 0):
@@ -159,6 +157,4 @@ class StepTimes:
 
     def as_dict(self) -> dict[str, Any]:
         """The terms, for a summary: name to value, unit and source."""
-        return {
-            term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms
-        }
+        return {term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms}

@@ -48,9 +48,7 @@ def equal_seconds(tables: object, rows: Rows, context: NDArray[np.float64]) -> N
     grids, layout = tables.grids, tables.layout  # type: ignore[attr-defined]
     return np.array(
         [
-            grid4(grids, layout, MIXED, chunk, prior, count, c)
-            if chunk > 0
-            else grid2(grids, layout, DECODE, count, c)
+            grid4(grids, layout, MIXED, chunk, prior, count, c) if chunk > 0 else grid2(grids, layout, DECODE, count, c)
             for (chunk, prior, count), c in zip(rows[:, :3], context, strict=True)
         ]
     )
