@@ -80,7 +80,7 @@ def _planned_line(replica: Replica, names: list[str], now: float, planned: int) 
         "step": int(s["step"]) - 1,
         "t": now,
         "tokens": {names[e["request"]]: int(e["tokens"]) * int(e["sequences"]) for e in entries},
-        "new": [names[e["request"]] for e in entries if e["fresh"] == 1],
+        "new": [names[e["request"]] for e in entries if e["fresh"]],
         "running": int(s["num_running"]),
         "waiting": int(s["num_waiting"]),
         "free_blocks": _free(replica),

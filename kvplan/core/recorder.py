@@ -93,7 +93,7 @@ def new_record(origin_s: float = 0.0, width_s: float = 1e-3) -> Record:
     )
 
 
-@inner
+@compiled
 def split(core: Core, moment: NDArray[Any]) -> None:
     """Where the memory is now, in token slots that add up to the pool."""
     c = core.config[0]
