@@ -304,7 +304,8 @@ def _tail(grids, layout, step, joint, chunk, prior, at_mean):
     half = np.sqrt(max(3.0 * (squares / others - middle * middle), 0.0))
     second = min(middle + half, longest)
     spacing = 2.0 * half / others
-    return (alone - shared) * (longest - second) + spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (2.0 * shared)
+    spread = spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (2.0 * shared)
+    return (alone - shared) * (longest - second) + spread
 
 
 @inner
@@ -382,3 +383,16 @@ def step_seconds(timing, load):
     moved = step.copied_blocks * fixed[COPY_S_PER_BYTE]
     moved += (step.swapped_out_blocks + step.swapped_in_blocks) * fixed[SWAP_S_PER_BYTE]
     return seconds + moved * step.block_bytes
+
+
+@compiled
+def grid_values(timing, g, points, out):
+    """Reads grid ``g`` of one, two or four axes at each row of ``points`` into ``out``: what `step_seconds` sees."""
+    grids, layout = timing.grids, timing.layout
+    for i in range(points.shape[0]):
+        if layout[g, 4] > 0:
+            out[i] = grid4(grids, layout, g, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
+        elif layout[g, 2] > 0:
+            out[i] = grid2(grids, layout, g, points[i, 0], points[i, 1])
+        else:
+            out[i] = grid1(grids, layout, g, points[i, 0])
