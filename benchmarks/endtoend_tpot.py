@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from _rows import write_rows
 from closed_loop import Served, closed_loop
@@ -34,15 +33,16 @@ from kvplan.timing import from_profile, roofline
 ROUNDS = 10
 """Requests served for each place of the concurrency; load generators send about ten times as many."""
 QUANTIZATION = {"fp8": Quantization("fp8", 8), "nvfp4": Quantization("nvfp4", 4)}
-FITTED = (
-    "weight_read_efficiency",
-    "linear_flops_efficiency",
-    "kv_read_efficiency",
-    "layer_s",
-    "step_s",
-    "row_s",
-    "all_reduce_s",
-)
+START = {
+    "weight_read_efficiency": 0.8,
+    "linear_flops_efficiency": 0.65,
+    "kv_read_efficiency": 0.75,
+    "layer_s": 12e-6,
+    "step_s": 0.5e-3,
+    "row_s": 5e-6,
+    "all_reduce_s": 10e-6,
+}
+"""The coefficients that are fitted, and round guesses where the fit begins."""
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,13 @@ def loss(chosen: list[Case], coefficients: Mapping[str, float]) -> float:
 
 
 def fit(chosen: list[Case]) -> dict[str, float]:
-    """Coordinate descent in the logarithm, steps halved until they no longer help."""
-    at = {term.name: term.value for term in roofline_terms() if term.name in FITTED}
-    at["row_s"] = 5e-6
+    """Coordinate descent in the logarithm from `START`, steps halved until they no longer help."""
+    at = dict(START)
     best = loss(chosen, at)
     step = 0.4
     while step > 0.04:
         moved = False
-        for name in FITTED:
+        for name in START:
             for factor in (math.exp(step), math.exp(-step)):
                 tried = {**at, name: at[name] * factor}
                 if name.endswith("efficiency"):
@@ -172,27 +171,40 @@ def fit(chosen: list[Case]) -> dict[str, float]:
     return {name: float(f"{value:.3g}") for name, value in at.items()}
 
 
-def roofline_terms() -> tuple[Any, ...]:
-    from kvplan.timing.coefficients import RooflineCoefficients
+def grouped(rows: pd.DataFrame, kinds: list[str]) -> list[dict[str, Any]]:
+    """Errors of TPOT by system, model, weights and TP, then over all dense models and all MoE."""
+    keys = ["system", "model", "quantization", "tp"]
+    groups = [(dict(zip(keys, key, strict=True)), group) for key, group in rows.groupby(keys, sort=True)]
+    clear = rows[~rows["replicas_unclear"]]
+    groups.append(({"system": "all", "model": "dense"}, clear[~clear["moe"]]))
+    groups.append(({"system": "all", "model": "MoE"}, clear[clear["moe"]]))
+    found = []
+    for name, group in groups:
+        row = {**name, "rows": len(group)}
+        for kind in kinds:
+            row[f"{kind}: median absolute error"] = round(float(group[kind].abs().median()), 4)
+            row[f"{kind}: median error"] = round(float(group[kind].median()), 4)
+        found.append(row)
+    return found
 
-    return RooflineCoefficients().terms()
 
-
-def table(rows: pd.DataFrame, kinds: list[str]) -> str:
-    """Median absolute error of TPOT by system, model, quantization and TP, as Markdown."""
-    groups = rows.groupby(["system", "model", "quantization", "tp"], sort=True)
-    lines = ["| system | model | weights | TP | rows | " + " | ".join(kinds) + " |", "|" + " --- |" * (5 + len(kinds))]
-    for (system, model, quantization, tp), group in groups:
-        errors = [f"{group[kind].abs().median():.1%} ({group[kind].median():+.1%})" for kind in kinds]
-        lines.append(
-            f"| {system} | {model} | {quantization or 'bf16'} | {tp} | {len(group)} | " + " | ".join(errors) + " |"
-        )
-    for label, chosen in (
-        ("all dense", rows[~rows["moe"] & ~rows["replicas_unclear"]]),
-        ("all MoE", rows[rows["moe"]]),
-    ):
-        errors = [f"{chosen[kind].abs().median():.1%} ({chosen[kind].median():+.1%})" for kind in kinds]
-        lines.append(f"| **{label}** | | | | {len(chosen)} | " + " | ".join(errors) + " |")
+def markdown(groups: list[dict[str, Any]], kinds: list[str]) -> str:
+    """The same as a table: median absolute error, and in brackets the median signed one."""
+    head = ["system", "model", "weights", "TP", "rows", *kinds]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in groups:
+        cells = [
+            row["system"],
+            row["model"],
+            row.get("quantization") or "bf16",
+            str(row.get("tp", "")),
+            str(row["rows"]),
+        ]
+        if row["system"] == "all":
+            cells[2] = ""
+        for kind in kinds:
+            cells.append(f"{row[f'{kind}: median absolute error']:.1%} ({row[f'{kind}: median error']:+.1%})")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -228,8 +240,11 @@ def main() -> None:
         rows.append(row)
     frame = pd.DataFrame(rows)
     kinds = [kind for kind in ("roofline", "roofline, fitted elsewhere", "tables") if kind in frame]
-    print(table(frame, kinds))
-    write_rows("endtoend_tpot", frame.replace({np.nan: None}).to_dict("records"))
+    groups = grouped(frame, kinds)
+    print(markdown(groups, kinds))
+    for system, coefficients in judged.items():
+        groups.append({"system": system, "coefficients fitted elsewhere": coefficients})
+    write_rows("endtoend_tpot", groups)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,8 @@ def _attention(tables: Tables, model: ModelConfig, tp: int, kv_cache_dtype: str)
         batches = tables.read("attention", "generation_attention_perf", **shape)
         batches = batches.assign(context=batches["isl"] + batches["step"])
         decode = decode + share * batches.groupby(["batch_size", "context"])["latency"].min()
-    return np.vstack([_prefill_rows(prefill.dropna()), _decode_rows(decode.dropna())])
+    alone = _decode_rows(decode.dropna())
+    return np.vstack([_prefill_rows(prefill.dropna(), alone[alone[:, 2] == 1.0]), alone])
 
 
 def _decode_rows(times: Any) -> Points:
@@ -195,15 +196,18 @@ def _decode_rows(times: Any) -> Points:
     return np.column_stack([zeros, zeros, keys[:, 0], keys[:, 1], times.to_numpy(float) * 1e-3])
 
 
-def _prefill_rows(times: Any) -> Points:
-    """A chunk after ``prior`` tokens takes its share of the query-key pairs of a prompt of both."""
+def _prefill_rows(times: Any, one_decode: Points) -> Points:
+    """A chunk after ``prior`` tokens takes its share of the query-key pairs of a prompt of both, but no less than
+    without the prior, nor than one decode row that attends as much."""
     at, seconds = times.index.to_numpy(float), times.to_numpy(float) * 1e-3
     rows = []
     for chunk in at:
         for prior in (0.0, *at[at >= 512]):
             whole = chunk + prior
-            pairs = chunk * prior + chunk * (chunk + 1) / 2
-            rows.append([chunk, prior, 0.0, 0.0, _beyond(whole, at, seconds) * pairs / (whole * (whole + 1) / 2)])
+            share = (chunk * prior + chunk * (chunk + 1) / 2) / (whole * (whole + 1) / 2)
+            walk = np.interp(whole, one_decode[:, 3], one_decode[:, 4]) if prior else 0.0
+            least = max(float(np.interp(chunk, at, seconds)), float(walk))
+            rows.append([chunk, prior, 0.0, 0.0, max(_beyond(whole, at, seconds) * share, least)])
     return np.array(rows)
 
 
