@@ -38,8 +38,8 @@ START = {
     "linear_flops_efficiency": 0.65,
     "kv_read_efficiency": 0.75,
     "layer_s": 12e-6,
-    "step_s": 0.5e-3,
-    "row_s": 5e-6,
+    "host_step_s": 0.5e-3,
+    "host_row_s": 5e-6,
     "all_reduce_s": 10e-6,
 }
 """The coefficients that are fitted, and round guesses where the fit begins."""
@@ -58,6 +58,8 @@ class Case:
     output: int
     ttft_s: float
     tpot_s: float
+    overlapped: bool
+    """Served by a vLLM that schedules asynchronously by default (0.14 and later)."""
     replicas_unclear: bool
     """Measured behind a router that may have spread the requests over several engines."""
 
@@ -86,8 +88,14 @@ def cases(path: Path) -> Iterator[Case]:
             output=int(row.osl),
             ttft_s=row.silicon_ttft_ms * 1e-3,
             tpot_s=row.silicon_tpot_ms * 1e-3,
+            overlapped=_release(row.backend_version) >= (0, 14),
             replicas_unclear="dynamo" in str(row.silicon_data_source) or "8B-Instruct-FP8" in str(row.model_path),
         )
+
+
+def _release(version: Any) -> tuple[int, ...]:
+    """The CSV leaves out the version of the oldest rows, of October 2025: vLLM 0.11."""
+    return tuple(int(word) for word in version.split(".")[:2]) if isinstance(version, str) else (0, 11)
 
 
 @cache
@@ -111,7 +119,14 @@ def _pool_tokens(case: Case) -> int:
 
 def roofline_tables(case: Case, coefficients: Mapping[str, float] | None = None) -> TimingTables:
     gpu = load_gpu(case.system.replace("_", "-"))
-    return roofline(case.config, gpu, tensor_parallel_size=case.tp, coefficients=coefficients).compiled()
+    times = roofline(
+        case.config,
+        gpu,
+        tensor_parallel_size=case.tp,
+        async_scheduling=case.overlapped,
+        coefficients=coefficients,
+    )
+    return times.compiled()
 
 
 @cache
@@ -144,7 +159,7 @@ def loss(chosen: list[Case], coefficients: Mapping[str, float]) -> float:
     made: dict[Any, TimingTables] = {}
     total = 0.0
     for case in chosen:
-        key = (case.system, case.model, case.quantization, case.tp)
+        key = (case.system, case.model, case.quantization, case.tp, case.overlapped)
         if key not in made:
             made[key] = roofline_tables(case, coefficients)
         total += abs(math.log(serve(case, made[key], rounds=2).tpot_s / case.tpot_s))

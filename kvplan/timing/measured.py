@@ -29,9 +29,7 @@ Points = NDArray[np.float64]
 class ProfileCoefficients(Named):
     """What layer-by-layer kernel times do not hold."""
 
-    step_s: float = _coefficient(
-        0.0, "s a step", "host time: hidden behind the device where scheduling is asynchronous"
-    )
+    host_step_s: float = _coefficient(0.0, "s a step", "host time: none of it is in kernel times")
     layer_s: float = _coefficient(0.0, "s a layer", "gaps between kernels: none inside a CUDA graph")
     graph_overlap: float = _coefficient(
         1.0,
@@ -40,7 +38,7 @@ class ProfileCoefficients(Named):
         "which replay from a CUDA graph hides; only where the profile was measured in eager mode",
     )
     graph_tokens: float = _coefficient(512.0, "tokens", "largest step replayed from a graph: vLLM's")
-    row_s: float = _coefficient(0.0, "s a sequence", "host work a sequence, hidden as well")
+    host_row_s: float = _coefficient(0.0, "s a sequence", "host time a sequence")
     all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; only under TP")
     link_efficiency: float = _coefficient(0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP")
     copy_efficiency: float = _coefficient(0.70, "of HBM peak", "block copies, where the profile has none")
@@ -53,13 +51,16 @@ def from_profile(
     *,
     gpu: Gpu | None = None,
     tensor_parallel_size: int = 1,
+    async_scheduling: bool = False,
     coefficients: Mapping[str, float] | None = None,
 ) -> StepTimes:
     """Step times of ``model`` from the times of its layers in ``profile``.
 
     Args:
         gpu: for what is seldom measured (all-reduce, copies, swaps); without it these cost nothing but
-        latency. coefficients: overrides of `ProfileCoefficients` by name.
+        latency.
+        async_scheduling: host time, where any is given, is hidden behind the device's.
+        coefficients: overrides of `ProfileCoefficients` by name.
 
     Raises:
         InputError: no measurements at this TP, or a table that has holes where no neighbour can fill them.
@@ -112,8 +113,9 @@ def from_profile(
             Term("smallest_kernel_s", _smallest_kernel(rank), "s", where),
             *c.terms(),
         ),
-        step_s=c.step_s,
-        row_s=c.row_s,
+        host_step_s=c.host_step_s,
+        host_row_s=c.host_row_s,
+        overlapped=async_scheduling,
         copy_s_per_byte=copy_s,
         swap_s_per_byte=swap_s,
         linear=Grid((tokens,), linear, "linear"),

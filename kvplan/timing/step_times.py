@@ -82,8 +82,12 @@ class StepTimes:
     kind: str
     """constant, roofline or measured."""
     terms: tuple[Term, ...] = ()
-    step_s: float = 0.0
+    host_step_s: float = 0.0
+    host_row_s: float = 0.0
+    overlapped: bool = False
+    """The host works beside the device (asynchronous scheduling): a step takes the longer of the two."""
     row_s: float = 0.0
+    """Of the device, a row: the constant state of linear-attention layers."""
     copy_s_per_byte: float = 0.0
     swap_s_per_byte: float = 0.0
     groups: tuple[AttentionGroup, ...] = ()
@@ -125,7 +129,16 @@ class StepTimes:
                 pieces.append(points)
                 end += len(points)
         return core.TimingTables(
-            fixed=np.array([self.step_s, self.row_s, self.copy_s_per_byte, self.swap_s_per_byte]),
+            fixed=np.array(
+                [
+                    self.host_step_s,
+                    self.host_row_s,
+                    self.row_s,
+                    self.copy_s_per_byte,
+                    self.swap_s_per_byte,
+                    float(self.overlapped),
+                ]
+            ),
             groups=np.array(
                 [[float(getattr(group, f.name)) for f in fields(group)] for group in self.groups], np.float64
             ).reshape(-1, core.GROUP),

@@ -16,8 +16,8 @@ BARE = {
     "linear_flops_efficiency": 1.0,
     "kv_read_efficiency": 1.0,
     "layer_s": 0.0,
-    "step_s": 0.0,
-    "row_s": 0.0,
+    "host_step_s": 0.0,
+    "host_row_s": 0.0,
     "all_reduce_s": 0.0,
     "activation_read_efficiency": 1e9,
 }
@@ -87,10 +87,21 @@ def test_an_unknown_coefficient_is_refused_with_the_known_ones() -> None:
 
 def test_every_number_is_named_with_its_source() -> None:
     terms = {
-        term.name: term for term in roofline(load_model("llama-3.1-8b"), H100, coefficients={"step_s": 2e-3}).terms
+        term.name: term for term in roofline(load_model("llama-3.1-8b"), H100, coefficients={"host_step_s": 2e-3}).terms
     }
-    assert (terms["step_s"].value, terms["step_s"].source) == (2e-3, "given")
+    assert (terms["host_step_s"].value, terms["host_step_s"].source) == (2e-3, "given")
     assert all(term.source and term.unit for term in terms.values())
+
+
+def test_the_host_is_hidden_where_scheduling_is_asynchronous_unless_it_takes_longer() -> None:
+    model, host = load_model("llama-3.1-8b"), {**BARE, "host_step_s": 1e-3}
+    device = seconds(bare("llama-3.1-8b"), decodes(8, 100))
+    waited, hidden = (
+        seconds(roofline(model, H100, async_scheduling=overlapped, coefficients=host), decodes(8, 100))
+        for overlapped in (False, True)
+    )
+    slow = roofline(model, H100, async_scheduling=True, coefficients={**host, "host_step_s": 1.0})
+    assert [waited, hidden, seconds(slow, decodes(8, 100))] == pytest.approx([device + 1e-3, device, 1.0])
 
 
 @pytest.mark.parametrize(
