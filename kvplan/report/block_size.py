@@ -75,16 +75,12 @@ def sweep_points(runs: list[Run], scenario: Any) -> list[tuple[int, Run]]:
 
 def knee(points: list[tuple[int, Run]]) -> int | None:
     """The largest block size that costs under 1% of the best concurrency and of the best throughput."""
-    marks = [
-        (size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points
-    ]
+    marks = [(size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points]
     if not marks or not all(is_number(value) for mark in marks for value in mark):
         return None
     most, fastest = max(mark[1] for mark in marks), max(mark[2] for mark in marks)
     keep = 1 - KNEE_LOSS
-    return max(
-        (mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None
-    )
+    return max((mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None)
 
 
 PANELS = (
@@ -117,9 +113,7 @@ def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[st
         "shapes": [],
         "hovermode": "x",
     }
-    for place, ((title, values, form), (bottom, top)) in enumerate(
-        zip(series, rows(len(series), 0.11), strict=True)
-    ):
+    for place, ((title, values, form), (bottom, top)) in enumerate(zip(series, rows(len(series), 0.11), strict=True)):
         data.append(
             {
                 "type": "scatter",

@@ -12,9 +12,7 @@ from kvplan.report.runs import Run, plotly_text
 if TYPE_CHECKING:
     import pandas as pd
 
-QUANTILES = np.unique(
-    np.concatenate([np.linspace(0, 0.9, 91), np.linspace(0.9, 0.99, 37), np.linspace(0.99, 1, 21)])
-)
+QUANTILES = np.unique(np.concatenate([np.linspace(0, 0.9, 91), np.linspace(0.9, 0.99, 37), np.linspace(0.99, 1, 21)]))
 
 
 def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
@@ -40,9 +38,7 @@ LATENCIES = (
 )
 
 
-def latency_distributions(
-    runs: list[Run], requests: pd.DataFrame, slo: dict[str, dict[str, float]]
-) -> dict[str, Any]:
+def latency_distributions(runs: list[Run], requests: pd.DataFrame, slo: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Share of requests at least this fast, one panel a latency, the objective as a line to stay left of."""
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"height": 620, "annotations": [], "shapes": [], "hovermode": "closest"}

@@ -76,6 +76,20 @@ def put(path: Path, data: bytes) -> Path:
     return path
 
 
+CONTENTS = (
+    ("answer", "Answer", None),
+    ("pool", "Where the pool went", None),
+    ("map", "Physical memory", "map"),
+    ("load", "Concurrency", "load"),
+    ("blocks", "Block size", "blocks"),
+    ("latency", "Latency", "latency"),
+    ("changes", "What would help", "changes"),
+    ("bytes", "Bytes", None),
+    ("inputs", "Inputs", None),
+)
+"""Sections: anchor, words, and the drawing (or ``changes``) without which there is none."""
+
+
 class View:
     """Everything the template names, computed once from one set of results."""
 
@@ -111,6 +125,11 @@ class View:
             **self._answer(),
             **words,
             **self._changes(),
+            "contents": [
+                (section, title)
+                for section, title, needed in CONTENTS
+                if needed is None or needed in drawings or (needed == "changes" and at(self.diagnosis, "changes"))
+            ],
             "ledger": ledger(self.runs[0]),
             "facts": block_facts(self.runs[0]),
             "scenario": yaml.safe_dump(finite(self.scenario), sort_keys=False, allow_unicode=True, width=100),
@@ -170,8 +189,7 @@ class View:
 
     def _load(self) -> dict[str, Any]:
         said = "; ".join(
-            f"{run.label}: {run.get('concurrency.mean'):.1f} running on average, "
-            f"at most {run.get('concurrency.peak')}"
+            f"{run.label}: {run.get('concurrency.mean'):.1f} running on average, at most {run.get('concurrency.peak')}"
             for run in self.compared
             if is_number(run.get("concurrency.mean"))
         )
@@ -233,8 +251,7 @@ class View:
                 "blocks_words": words,
                 "blocks_title": "As simulated",
                 "blocks_table": tables.block_sizes(points),
-                "blocks_description": "Line charts over block size: waste, concurrency and throughput. "
-                + words,
+                "blocks_description": "Line charts over block size: waste, concurrency and throughput. " + words,
                 "lengths_table": tables.block_size_lengths(lengths) if lengths else None,
             }
         words = (

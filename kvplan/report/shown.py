@@ -63,11 +63,7 @@ def duration(seconds: float) -> str:
     if size < 999.5:
         return f"{significant(seconds)} s"
     minutes = round(seconds / 60)
-    return (
-        f"{grouped(minutes, 0)} min"
-        if minutes < 100
-        else f"{grouped(minutes // 60, 0)} h {minutes % 60:02d} min"
-    )
+    return f"{grouped(minutes, 0)} min" if minutes < 100 else f"{grouped(minutes // 60, 0)} h {minutes % 60:02d} min"
 
 
 def size(value: float) -> str:

@@ -203,9 +203,7 @@ def replay(
         row["waiting"] += len(waiting) * seconds
         row["running_max"] = max(row["running_max"], len(running))
         row["waiting_max"] = max(row["waiting_max"], len(waiting))
-        row["allocated_max"] = max(
-            row["allocated_max"], split["used"] + split["reserved"] + split["internal"]
-        )
+        row["allocated_max"] = max(row["allocated_max"], split["used"] + split["reserved"] + split["internal"])
         row["preemptions"] += evicted
         row["output_tokens"] += len(running)
         row["prefill_tokens"] += prefill
@@ -394,12 +392,9 @@ def results(
         ("contiguous", {"cache": {"layout": "contiguous", "reservation": "max"}}, {"block_size": 0}),
     ]
     plans += [
-        (f"cache.block_size={size}", {"cache": {"block_size": size}}, {"block_size": size})
-        for size in block_sizes
+        (f"cache.block_size={size}", {"cache": {"block_size": size}}, {"block_size": size}) for size in block_sizes
     ]
-    done = [
-        (replay(name, arrival, prompt, output, **options), overrides) for name, overrides, options in plans
-    ]
+    done = [(replay(name, arrival, prompt, output, **options), overrides) for name, overrides, options in plans]
     frames = {
         kind: pd.concat([getattr(result, kind) for result, _ in done], ignore_index=True)
         for kind in ("requests", "timeline", "memory_map")
