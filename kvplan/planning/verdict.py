@@ -79,9 +79,7 @@ def _evidence(base: Outcome, cause: str) -> str:
         missed = base.missed()
         if missed:
             metric, quantile, value, bound = missed[0]
-            return (
-                f": {quantile} {WORDS.get(metric, metric)} is {_time(value)} where {_time(bound)} is promised"
-            )
+            return f": {quantile} {WORDS.get(metric, metric)} is {_time(value)} where {_time(bound)} is promised"
         return f": the p99 time to first token is {_time(base.get('latency.ttft_s.p99') or 0.0)}"
     return ""
 

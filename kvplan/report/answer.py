@@ -26,15 +26,32 @@ def plain_verdict(runs: list[Run]) -> Markup:
         shown(base.get("memory.mean.used"), base.path("memory.mean.used"), "percent"),
         shown(base.get("memory.pool_gib"), base.path("memory.pool_gib"), "gib"),
     )
-    others = [run for run in runs[1:] if run.tone >= 0 and is_number(run.get("concurrency.mean"))]
-    if others:
-        far = max(others, key=lambda run: abs(run.get("concurrency.mean") - (base.get("concurrency.mean") or 0)))
+    wait = "latency.ttft_s.p99"
+    if is_number(base.get(wait)):
+        sentence += Markup(" The p99 time to first token was {}.").format(
+            shown(base.get(wait), base.path(wait), "seconds")
+        )
+    other = _farthest(base, runs[1:])
+    if other is not None:
         sentence += Markup(" With <bdi>{}</bdi> it was {} sequences and {}.").format(
-            far.label,
-            shown(far.get("concurrency.mean"), far.path("concurrency.mean"), "number"),
-            shown(far.get("memory.mean.used"), far.path("memory.mean.used"), "percent"),
+            other.label,
+            shown(other.get("concurrency.mean"), other.path("concurrency.mean"), "number"),
+            shown(other.get(wait), other.path(wait), "seconds"),
         )
     return sentence
+
+
+def _farthest(base: Run, others: list[Run]) -> Run | None:
+    """The drawn run that differs most in concurrency or p99 TTFT; None where none differs by 5%."""
+    far, found = 1.05, None
+    for run in others:
+        for path in ("concurrency.mean", "latency.ttft_s.p99"):
+            ours, theirs = base.get(path), run.get(path)
+            if run.tone >= 0 and is_number(ours) and is_number(theirs) and min(ours, theirs) > 0:
+                ratio = max(ours, theirs) / min(ours, theirs)
+                if ratio > far:
+                    far, found = ratio, run
+    return found
 
 
 def timing_of(timing: Any) -> tuple[str, Any]:
@@ -62,6 +79,7 @@ def sureness(summary: Parts, diagnosis: Parts | None) -> list[Markup]:
         lines.append(Markup("Its error against measurement: {}.").format(parts))
     elif kind in ("roofline", "profile"):
         lines.append(Markup("Its error here is unknown: compare runs with each other, and calibrate before you buy."))
+    lines += [Markup("{}").format(plain(note, 240)) for note in at(summary, "runs.0.notes") or ()]
     return lines
 
 

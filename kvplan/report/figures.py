@@ -94,7 +94,7 @@ def pool_over_time(runs: list[Run], timeline: pd.DataFrame) -> dict[str, Any]:
                 "x": compact(frame["t_s"].to_numpy(float)[kept], 6),
                 "y": compact(peak[kept]),
                 **axes,
-                "line": {"width": 1.2, "color": "$ink", "dash": "dot", "shape": "hv"},
+                "line": {"width": 1, "color": "$muted", "dash": "dot", "shape": "hv"},
                 "hovertemplate": "%{y:.1%} peak allocated<extra></extra>",
             }
         )

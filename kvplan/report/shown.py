@@ -92,7 +92,13 @@ def change(fraction: float) -> str:
     return f"{'+' if points > 0 else '−'}{grouped(abs(points), digits)}%"
 
 
+def scientific(value: float) -> str:
+    """Four figures, in exponent form only where it is shorter: 3.35e+12, 0.0042."""
+    return f"{value:.4g}"
+
+
 FORMATS = {
+    "scientific": scientific,
     "count": lambda value: grouped(value, 0),
     "number": significant,
     "seconds": duration,

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from kvplan.report import memory_map
 from kvplan.report.block_size import LengthPoint
-from kvplan.report.runs import PART_WORDS, PARTS, Run
+from kvplan.report.runs import PART_WORDS, PARTS, Run, plain
 from kvplan.report.shown import at, grouped, is_number, percent, shares, shown, significant
 from kvplan.report.thin import merge_buckets
 
@@ -195,6 +195,21 @@ def changes(diagnosis: Mapping[str, Any]) -> Table:
         cells = [shown(at(item, measure), f"diagnosis.changes.{index}.{measure}", kind) for measure, kind in measures]
         rows.append([str(item.get("label", "")), str(item.get("status", "")), *cells])
     return Table("Every change simulated", ["change", "outcome", "running, mean", "output tokens", "TTFT p99"], rows)
+
+
+def timing_terms(run: Run) -> Table | None:
+    """What the step times are made of; None where the run did not say."""
+    terms = run.get("timing.terms") or ()
+    rows: list[list[str | Markup]] = [
+        [
+            plain(term.get("name", "")),
+            shown(term.get("value"), run.path(f"timing.terms.{place}.value"), "scientific"),
+            plain(term.get("unit", "")),
+            plain(term.get("source", ""), 160),
+        ]
+        for place, term in enumerate(terms)
+    ]
+    return Table("Step-time coefficients", ["term", "value", "unit", "from"], rows) if rows else None
 
 
 def parts_key() -> list[tuple[str, str]]:
