@@ -71,7 +71,6 @@ class Record(Handle):
     """The recorder's arrays."""
 
     totals: NDArray[Any]  # TOTALS[1]
-    whole: NDArray[Any]  # BUCKET[1]: the run as one bucket
     peak: NDArray[Any]  # MOMENT[1]: when most was held
     now: NDArray[Any]  # MOMENT[1]
     timeline: NDArray[Any]  # BUCKET[BUCKETS]
@@ -86,7 +85,6 @@ def new_record(origin_s: float = 0.0, width_s: float = 1e-3) -> Record:
     totals["snapshot"] = -1
     return Record(
         totals=totals,
-        whole=np.zeros(1, BUCKET),
         peak=np.zeros(1, MOMENT),
         now=np.zeros(1, MOMENT),
         timeline=np.zeros(BUCKETS, BUCKET),
@@ -95,7 +93,7 @@ def new_record(origin_s: float = 0.0, width_s: float = 1e-3) -> Record:
     )
 
 
-@inner
+@compiled
 def split(core: Core, moment: NDArray[Any]) -> None:
     """Where the memory is now, in token slots that add up to the pool."""
     c = core.config[0]
@@ -260,7 +258,6 @@ def record_step(core: Core, record: Record, start: float, seconds: float, decode
         snapshot(core, record, place)
     bucket = record.timeline[place]
     add_moment(bucket, m, seconds, s.running_sequences, s.num_waiting)
-    add_moment(record.whole[0], m, seconds, s.running_sequences, s.num_waiting)
     bucket.preemptions += s.num_preempted
     bucket.prefill_tokens += s.planned_tokens - decode_rows
     bucket.hit_tokens += s.hit_tokens - t.last_hit_tokens

@@ -270,7 +270,7 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
     return done
 
 
-@inner
+@compiled
 def refuse_head(core: Core) -> None:
     """Refuses a request that an idle replica cannot admit, so that no queue waits for what cannot happen."""
     s = core.scalars[0]

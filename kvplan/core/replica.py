@@ -246,6 +246,10 @@ class Replica:
         decode_rows = int(self.load()["decode_rows"][0])
         record_step(self.core, self.record, start, seconds, decode_rows)
 
+    def refuse_head(self) -> None:
+        """Refuses the head of the queue, which an idle replica could not admit."""
+        compiled_replay.refuse_head(self.core)
+
     @property
     def idle(self) -> bool:
         s = self.core.scalars[0]
