@@ -37,6 +37,7 @@ def find(table: Mapping[str, Mapping[str, Any]], name: str, *, field: str) -> tu
     for key, entry in table.items():
         for alias in entry.get("aliases", ()):
             spellings.setdefault(fold(alias), key)
+            spellings.setdefault(fold(alias).rsplit("/", 1)[-1], key)
     found = spellings.get(wanted) or spellings.get(wanted.rsplit("/", 1)[-1])
     if found is None:
         raise InputError(f"unknown {field}", field=field, value=name, hint=near(wanted, spellings, table))

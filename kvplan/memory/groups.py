@@ -74,6 +74,12 @@ class CacheGroup:
             return _ceil(min(self.window + in_flight_tokens, length), self.block_size)
         return _ceil(length, self.block_size)
 
+    def resident_bytes(self, length: int) -> int:
+        """Bytes that ``length`` tokens must keep, windows applied and blocks not rounded: the lower bound."""
+        if self.attention == "state_space":
+            return self.bytes_per_block
+        return self.token_bytes * (min(length, self.window) if self.window else length)
+
     def on_stage(self, stage: range) -> CacheGroup:
         """The part of this group that one pipeline stage holds; it may be empty."""
         return replace(self, members=tuple(member for member in self.members if member.index in stage))

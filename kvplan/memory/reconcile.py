@@ -7,7 +7,16 @@ from typing import Literal
 
 from kvplan.catalog import Gpu, ModelConfig
 from kvplan.errors import InputError
-from kvplan.memory.checks import GIB, Check, Shape, against_model, graphs_charged, identities, shape_of
+from kvplan.memory.checks import (
+    GIB,
+    Check,
+    Shape,
+    against_model,
+    graphs_charged,
+    identities,
+    shape_of,
+    single_slope,
+)
 from kvplan.memory.overrides import MemoryOverrides
 from kvplan.memory.plan import MemoryPlan, plan_memory
 from kvplan.memory.server_facts import ServerFacts
@@ -93,6 +102,8 @@ def reconcile(facts: ServerFacts, model: ModelConfig | None = None, gpu: Gpu | N
         if not check.agrees:
             findings.append(_explain(check, facts, shape))
     findings += _definition(facts, checks, shape)
+    findings += _stages(checks)
+    findings += _per_token(facts, shape)
     plan = _plan(facts, model, gpu)
     broken = impossible is not None or any(check.identity and not check.agrees for check in checks)
     verdict: Verdict = "agrees" if checks else "nothing to check"
@@ -201,6 +212,39 @@ def _definition(facts: ServerFacts, checks: list[Check], shape: Shape | None) ->
             "little for this hybrid model, read the concurrency"
         ]
     return ["the token line is max_concurrency x max_model_len (vLLM 0.21 and later)"]
+
+
+def _stages(checks: list[Check]) -> list[str]:
+    if any("all stages" in check.words for check in checks):
+        return [
+            "the engine charged one pipeline stage with the layers of all stages; a stage needs only its own"
+        ]
+    return []
+
+
+def _per_token(facts: ServerFacts, shape: Shape | None) -> list[str]:
+    """What the figures say about bytes a token, and how many full requests the tokens are."""
+    f, found = facts, []
+    if shape is None and f.pool_gib and f.kv_tokens:
+        found.append(
+            f"the pool and the tokens imply {f.pool_gib * GIB / f.kv_tokens:,.0f} bytes a token on one GPU"
+        )
+    if shape is not None and f.num_gpu_blocks and f.pool_gib is None:
+        pool = f.num_gpu_blocks * shape.block_bytes / GIB
+        found.append(f"{f.num_gpu_blocks:,} blocks of this model are {pool:.2f} GiB on one GPU")
+    if f.kv_tokens and f.max_model_len and f.max_concurrency is None:
+        found.append(
+            f"{f.kv_tokens:,} tokens are {f.kv_tokens / f.max_model_len:.2f} requests of {f.max_model_len:,}"
+        )
+    asked = f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len
+    if asked and single_slope(f) is None:
+        assert f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len
+        slope = (f.needed_kv_gib - f.available_kv_gib) / (f.max_model_len - f.estimated_max_len)
+        fixed = f.needed_kv_gib - slope * f.max_model_len
+        found.append(
+            f"a request costs {fixed:.2f} GiB whatever its length, and {slope * GIB:,.0f} bytes a token"
+        )
+    return found
 
 
 def _plan(facts: ServerFacts, model: ModelConfig | None, gpu: Gpu | None) -> MemoryPlan | None:
