@@ -35,6 +35,9 @@ class Change:
 RELAXATION = 8
 """How far a what-if loosens a limit: the pool, the sequences, the token budget."""
 
+SIZED_BY_MEMORY = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+"""Settings whose defaults depend on the GPU's memory: a what-if about memory must hold them."""
+
 QUANTIZED = (("fp8", "FP8"), ("int8_per_token_head", "INT8"), ("int4_per_token_head", "4-bit"))
 
 
@@ -45,6 +48,8 @@ class Deployed:
     scenario: Mapping[str, Any]
     settings: Mapping[str, Any]
     pool_bytes: int
+    blocks: int
+    total_bytes: int
 
     @property
     def pool_in_blocks(self) -> bool:
@@ -69,7 +74,14 @@ def changes_for(scenario: Mapping[str, Any], run: Mapping[str, Any]) -> list[Cha
         scenario: ``summary["scenario"]``.
         run: its entry of ``summary["runs"]``.
     """
-    deployed = Deployed(scenario, run["settings"], run["memory"]["plan"]["kv_cache_bytes"])
+    plan = run["memory"]["plan"]
+    deployed = Deployed(
+        scenario,
+        run["settings"],
+        plan["kv_cache_bytes"],
+        run["memory"]["num_gpu_blocks"],
+        plan["total_bytes"],
+    )
     return [
         *_allocation(deployed),
         *_prefixes(deployed),
@@ -216,13 +228,17 @@ def _memory(deployed: Deployed) -> list[Change]:
             f"--tensor-parallel-size {ranks}",
         )
     )
-    pool = deployed.pool_bytes * RELAXATION
+    blocks = deployed.blocks * RELAXATION
     found.append(
         Change(
             "unlimited_pool",
             "memory",
             f"{RELAXATION} times the pool",
-            {"cache": {"kv_cache_memory_bytes": pool, "num_gpu_blocks_override": None}},
+            {
+                "gpu": {**_gpu(deployed), "memory_bytes": deployed.total_bytes + RELAXATION * deployed.pool_bytes},
+                "cache": {"num_gpu_blocks_override": blocks, "kv_cache_memory_bytes": None},
+                "scheduler": {key: deployed.settings[key] for key in SIZED_BY_MEMORY},
+            },
             "As if memory were no object: how much memory costs this trace.",
             "the sequence limit, the token budget, or the time of a step.",
             what_if=True,
@@ -238,8 +254,7 @@ def _step(deployed: Deployed) -> list[Change]:
     from kvplan.catalog.gpu import load_gpu
 
     gpu = load_gpu(deployed.scenario["gpu"])
-    given = deployed.scenario["gpu"]
-    base = dict(given) if isinstance(given, Mapping) else {"base": given, "name": given}
+    base = _gpu(deployed)
     return [
         Change(
             "compute",
@@ -260,3 +275,16 @@ def _step(deployed: Deployed) -> list[Change]:
             what_if=True,
         ),
     ]
+
+
+def _gpu(deployed: Deployed) -> dict[str, Any]:
+    """The deployment's GPU as a mapping, to change a fact of."""
+    given = deployed.scenario["gpu"]
+    if isinstance(given, Mapping):
+        return {key: value for key, value in given.items() if key != "memory_gib"} | _memory_bytes(given)
+    return {"base": given, "name": given}
+
+
+def _memory_bytes(given: Mapping[str, Any]) -> dict[str, int]:
+    gib = given.get("memory_gib")
+    return {} if gib is None else {"memory_bytes": round(float(gib) * 2**30)}

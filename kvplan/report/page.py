@@ -234,7 +234,7 @@ class View:
 
     def _blocks(self, drawings: dict[str, Any]) -> dict[str, Any]:
         base = self.runs[0]
-        points = block_size.sweep_points(self.runs, self.scenario)
+        points = block_size.sweep_points(self.runs)
         lengths = block_size.from_lengths(
             self.requests[self.requests["run"] == base.key], base.get("throughput.requests_per_s")
         )

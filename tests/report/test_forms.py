@@ -11,7 +11,6 @@ import pytest
 
 from kvplan.errors import InputError
 from kvplan.report import forms, perfetto
-from kvplan.report.notebook import notebook_html
 
 
 def test_csv_has_a_row_a_run_with_exact_values(outcome: tuple[Any, ...]) -> None:
@@ -58,7 +57,7 @@ def test_perfetto_slices_nest_and_end(outcome: tuple[Any, ...], tmp_path: Path) 
 
 
 def test_the_notebook_view_is_small_static_and_escaped(outcome: tuple[Any, ...]) -> None:
-    view = notebook_html(outcome[0], {"verdict": "<script>x</script>"})
+    view = forms.notebook(outcome[0], {"verdict": "<script>x</script>"})
     assert "<script" not in view
     assert len(view) < 40_000
 
