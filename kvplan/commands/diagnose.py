@@ -64,7 +64,7 @@ def _print(found: dict[str, Any]) -> None:
     console.print(Text(found["verdict"], style="bold"))
     table = Table(box=None, pad_edge=False)
     table.add_column("change", no_wrap=True)
-    for name in ("concurrency", "output tokens/s", "TTFT p99"):
+    for name in ("running", "tokens/s", "TTFT p99"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in found["changes"]:
         if row["status"] == "cannot run":

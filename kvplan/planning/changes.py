@@ -99,7 +99,7 @@ def _allocation(deployed: Deployed) -> list[Change]:
             Change(
                 "paged",
                 "allocation",
-                "Paged blocks instead of contiguous extents",
+                "Paged blocks, not contiguous extents",
                 {"cache": {"layout": "paged", "enable_prefix_caching": False}},
                 "Gives a sequence blocks as it grows, so nothing is reserved or lost in holes.",
                 "the bytes of a token, or the time of a step.",

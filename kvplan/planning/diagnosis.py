@@ -232,8 +232,8 @@ def _together(base: Outcome, mends: list[Change], after: Outcome) -> dict[str, A
 
 
 def _mark(rows: list[dict[str, Any]], mends: list[Change]) -> None:
-    """The recommended changes first, the what-ifs last."""
+    """The recommended changes first, then the others, then the what-ifs, then what cannot run."""
     keys = [mend.key for mend in mends]
     for row in rows:
         row["best"] = row["key"] in keys
-    rows.sort(key=lambda row: (not row["best"], row["what_if"], row["status"] == "cannot run"))
+    rows.sort(key=lambda row: (not row["best"], row["status"] == "cannot run", row["what_if"]))

@@ -115,13 +115,9 @@ def _singular(name: str) -> bool:
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds * 1e3:.3g} ms"
-        if seconds < 0.9995
-        else f"{seconds:,.3g} s"
-        if seconds < 999.5
-        else f"{seconds:,.0f} s"
-    )
+    if seconds >= 999.5:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def _upper(text: str) -> str:

@@ -79,7 +79,9 @@ def sureness(summary: Parts, diagnosis: Parts | None) -> list[Markup]:
         lines.append(Markup("Its error against measurement: {}.").format(parts))
     elif kind in ("roofline", "profile"):
         lines.append(Markup("Its error here is unknown: compare runs with each other, and calibrate before you buy."))
-    lines += [Markup("{}").format(plain(note, 240)) for note in at(summary, "runs.0.notes") or ()]
+    for note in at(summary, "runs.0.notes") or ():
+        said = plain(note, 240)
+        lines.append(Markup("Assumed: {}.").format(said.rstrip(".")))
     return lines
 
 

@@ -88,7 +88,7 @@ def change(fraction: float) -> str:
     points = fraction * 100
     if abs(points) < 0.05:
         return "±0"
-    digits = 0 if abs(points) >= 10 else 1
+    digits = 1 if abs(points) < 10 or -100 < points < -99 else 0
     return f"{'+' if points > 0 else '−'}{grouped(abs(points), digits)}%"
 
 
