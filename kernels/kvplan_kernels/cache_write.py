@@ -152,7 +152,7 @@ def write_launch(
     check_tensor("slots", slots, shape=[tokens], dtypes=[torch.int32, torch.int64], device=device)
     check_scales(k_scale, v_scale, k_cache, heads)
     width = next_power_of_2(head_dim)
-    block_h = min(next_power_of_2(heads), max(1, 2048 // width))
+    block_h = min(next_power_of_2(heads), max(1, 4096 // width))
     formats = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}
     return Launch(
         write_kernel,
@@ -168,7 +168,7 @@ def write_launch(
             "BLOCK_SIZE": k_cache.shape[1], "HEADS": heads, "BLOCK_H": block_h, "HEAD_DIM": head_dim, "BLOCK_D": width,
             "KV_FORMAT": formats.get(k_cache.dtype, "float"),
         },
-        num_warps=4,
+        num_warps=max(1, min(4, block_h * width // 512)),  # 8 elements a thread, also with AMD's 64 lanes a warp
         num_stages=1,
     )  # fmt: skip
 

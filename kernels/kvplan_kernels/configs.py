@@ -127,6 +127,8 @@ def prefill_tile(target: Target, *, group: int, head_dim: int, kv_bytes: int, co
         in_registers = target.backend == "hip" or (target.backend == "cuda" and int(target.arch) < 90)
         block_m, num_warps = 128, 8
         block_n = max(32, min(64, (8 if in_registers else 16) * KIB // row_bytes))
+        if kv_bytes == 1 and width <= 64:
+            block_m = 64
     elif kv_bytes == 1:
         block_m, block_n, num_warps = 32, 32, 4  # widening takes the registers that 64 rows would need
     else:
