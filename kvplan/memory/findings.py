@@ -86,6 +86,8 @@ def _fitting_utilization(facts: ServerFacts, check: Check) -> float | None:
     if not total or facts.gpu_memory_utilization is None:
         return None
     exact = facts.gpu_memory_utilization - check.difference / total
+    if not 0 < exact < 1.005:
+        return None
     rounded = round(exact * 100) / 100
     near = abs(exact - rounded) * total <= 0.03 and 0 < rounded <= 1
     return rounded if near and rounded != facts.gpu_memory_utilization else None
@@ -156,7 +158,14 @@ def _per_token(facts: ServerFacts, shape: Shape | None) -> list[str]:
         found.append(f"{f.num_gpu_blocks:,} blocks of this model are {pool:.2f} GiB on one GPU")
     if f.kv_tokens and f.max_model_len and f.max_concurrency is None:
         found.append(f"{f.kv_tokens:,} tokens are {f.kv_tokens / f.max_model_len:.2f} requests of {f.max_model_len:,}")
-    if f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len and single_slope(f) is None:
+    if (
+        f.needed_kv_gib
+        and f.estimated_max_len
+        and f.available_kv_gib
+        and f.max_model_len
+        and single_slope(f) is None
+        and f.max_model_len > f.estimated_max_len
+    ):
         slope = (f.needed_kv_gib - f.available_kv_gib) / (f.max_model_len - f.estimated_max_len)
         fixed = f.needed_kv_gib - slope * f.max_model_len
         found.append(f"a request costs {fixed:.2f} GiB whatever its length, and {slope * GIB:,.0f} bytes a token")
