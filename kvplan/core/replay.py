@@ -96,7 +96,7 @@ def skippable(core: Core) -> int:
         r = core.requests[core.running[i]]
         if r.status != RUNNING:
             continue  # a member of a static batch that is done
-        if r.sequences > 1 or r.computed != r.prompt + r.generated - 1:
+        if r.sequences > 1 or r.generated == 0 or r.computed != r.prompt + r.generated - 1:
             return np.int64(0)
         steps = min(steps, np.int64(r.output) - np.int64(r.generated) - 1)
         if c.layout == CONTIGUOUS:
