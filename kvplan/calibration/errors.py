@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.errors import InputError
-from kvplan.timing.measured import attention_grids
+from kvplan.timing.measured import attention_grids, attention_kinds, scattered
 from kvplan.timing.profile import Profile, RankProfile
-from kvplan.timing.step_times import Grid, StepTimes
+from kvplan.timing.step_times import StepTimes
 from kvplan.timing.tail import tail_grids
 
 AXES = {
@@ -42,15 +40,13 @@ def leave_one_out(rank: RankProfile) -> list[LeaveOneOut]:
     lie twice as far apart as those that a prediction uses: the true error is smaller.
     """
     rows = [_summed(op.name, _along(op.seconds, op.at, 0)) for op in rank.operations]
-    try:
-        prefill, decode, mixed, _ = attention_grids(rank.attention, 1)
-    except InputError:
-        return rows
-    for grid in (prefill, decode, mixed):
-        if grid is not None:
-            rows += [_summed(f"attention {grid.name} by {axis}", errors) for axis, errors in _by_axis(grid)]
+    for kind, points in attention_kinds(rank.attention).items():
+        if len(points):
+            axes, values = scattered(points)
+            for k, axis in enumerate(AXES[kind]):
+                rows.append(_summed(f"attention {kind} by {axis}", _along(values, axes[k], k)))
     if len(rank.skew):
-        rows.append(_summed("attention unequal contexts", _unequal(rank, prefill, decode, mixed)))
+        rows.append(_summed("attention unequal contexts", _unequal(rank)))
         rows.append(_summed("  the same at the mean context", _at_the_mean(rank)))
     return rows
 
@@ -77,30 +73,25 @@ def _summed(operation: str, errors: NDArray[np.float64]) -> LeaveOneOut:
         return LeaveOneOut(operation, 0)
     size = np.abs(errors)
     median, p90 = np.percentile(size, [50, 90])
-    return LeaveOneOut(
-        operation, len(errors), float(median), float(p90), float(size.max()), float(errors.mean())
-    )
-
-
-def _by_axis(grid: Grid) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    for k, axis in enumerate(AXES[grid.name]):
-        yield axis, _along(grid.values, grid.axes[k], k)
+    return LeaveOneOut(operation, len(errors), float(median), float(p90), float(size.max()), float(errors.mean()))
 
 
 def _along(values: NDArray[np.float64], at: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Relative errors of every inner point when its two neighbours along one axis predict it."""
+    """Relative errors of every inner point that its two measured neighbours along one axis predict."""
     lines = np.moveaxis(values, axis, 0)
     part = (at[1:-1] - at[:-2]) / (at[2:] - at[:-2])
     part = part.reshape(-1, *[1] * (lines.ndim - 1))
     predicted = lines[:-2] + part * (lines[2:] - lines[:-2])
-    return np.asarray(predicted / lines[1:-1] - 1.0).ravel()
+    errors = np.asarray(predicted / lines[1:-1] - 1.0).ravel()
+    return errors[~np.isnan(errors)]
 
 
-def _unequal(rank: RankProfile, prefill: Grid, decode: Grid, mixed: Grid | None) -> NDArray[np.float64]:
+def _unequal(rank: RankProfile) -> NDArray[np.float64]:
     """Of the batches of two lengths, as `step_seconds` prices them. Those that fitted the tail are among
     them."""
     from kvplan.core.step_time import STEP_LOAD, step_seconds
 
+    prefill, decode, mixed, _ = attention_grids(rank.attention, 1)
     decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, 1)
     times = StepTimes(
         "measured",

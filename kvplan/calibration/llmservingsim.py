@@ -35,9 +35,7 @@ def import_llmservingsim(folder: str | Path) -> Profile:
     """
     folder = Path(folder)
     ranks: dict[int, RankProfile] = {}
-    tp_folders = sorted(
-        path for path in folder.glob("tp*") if re.fullmatch(r"tp\d+", path.name) and path.is_dir()
-    )
+    tp_folders = sorted(path for path in folder.glob("tp*") if re.fullmatch(r"tp\d+", path.name) and path.is_dir())
     meta = _meta(folder)
     if (folder / "dense.csv").exists():
         named = re.fullmatch(r"tp(\d+)", folder.name)
@@ -54,9 +52,7 @@ def import_llmservingsim(folder: str | Path) -> Profile:
         )
     _borrow_experts(ranks)
     engine = meta.get("engine_effective") or {}
-    versions = {
-        key: str(meta[f"{key}_version"]) for key in ("vllm", "cuda", "profiler") if f"{key}_version" in meta
-    }
+    versions = {key: str(meta[f"{key}_version"]) for key in ("vllm", "cuda", "profiler") if f"{key}_version" in meta}
     return Profile(
         name=f"{meta.get('hardware', folder.name)} {meta.get('model', '')}".strip(),
         ranks=ranks,
@@ -130,7 +126,7 @@ def _one_query_a_decode(path: Path) -> NDArray[np.float64]:
     return _in_seconds(mean[[*key, "time_us"]])
 
 
-def _in_seconds(table: pd.DataFrame, microseconds: int = 1) -> NDArray[np.float64]:
+def _in_seconds(table: Any, microseconds: int = 1) -> NDArray[np.float64]:
     """The table as an array, its last columns turned from microseconds to seconds."""
     rows = table.to_numpy(float, copy=True)
     rows[:, -microseconds:] *= 1e-6

@@ -29,9 +29,7 @@ def read_table(path: Path, columns: tuple[str, ...], text: tuple[str, ...] = ())
         raise InputError(f"cannot be read as CSV: {error}", source=str(path)) from None
     for column in columns:
         if column not in table.columns:
-            raise InputError(
-                "missing column", field=column, source=str(path), hint="found " + ", ".join(table.columns)
-            )
+            raise InputError("missing column", field=column, source=str(path), hint="found " + ", ".join(table.columns))
         if column in text:
             continue
         numbers = pd.to_numeric(table[column], errors="coerce")

@@ -45,9 +45,7 @@ def import_vidur(folder: str | Path) -> Profile:
             _attention(attention[attention[RANKS] == tp]),
         )
     if not ranks:
-        raise InputError(
-            "mlp.csv and attention.csv share no tensor-parallel size", source=str(folder), field=RANKS
-        )
+        raise InputError("mlp.csv and attention.csv share no tensor-parallel size", source=str(folder), field=RANKS)
     shape = {
         key: int(attention[key].iloc[0])
         for key in ("n_embd", "n_q_head", "n_kv_head", "block_size", "max_model_len")
@@ -59,9 +57,7 @@ def import_vidur(folder: str | Path) -> Profile:
         ranks=ranks,
         machine={"attention_backend": backend.rsplit(".", 1)[-1], **shape},
         source={"format": "Vidur", "path": folder.name},
-        notes=(
-            "kernel times of one layer; no output projection, no sampler, no step of prefill and decode together",
-        ),
+        notes=("kernel times of one layer; no output projection, no sampler, no step of both kinds",),
     )
 
 
@@ -81,7 +77,7 @@ def _operation(name: str, rows: pd.DataFrame) -> Operation:
 
 
 def _attention(rows: pd.DataFrame) -> NDArray[np.float64]:
-    """Both kinds of rows as `profile.ATTENTION`; what surrounds the kernel (cache write, reshapes) is in the time."""
+    """Both kinds of rows as `profile.ATTENTION`, with what surrounds the kernel (cache write, reshapes)."""
     around = ("attn_input_reshape", "attn_kv_cache_save", "attn_output_reshape")
     beside = sum(rows[_median(name)] for name in around if _median(name) in rows.columns)
     prefill = rows["prefill_chunk_size"] > 0

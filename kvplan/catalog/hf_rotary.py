@@ -8,9 +8,7 @@ from typing import Any
 _WITHOUT = ("opt", "gpt2", "bloom", "mpt", "nemotron_h")
 
 
-def rotary_tables(
-    text: Mapping[str, Any], family: str, head_dim: int, mla: bool
-) -> tuple[tuple[int, int], ...]:
+def rotary_tables(text: Mapping[str, Any], family: str, head_dim: int, mla: bool) -> tuple[tuple[int, int], ...]:
     """(rows, width) of each table, as vLLM builds them: one for every distinct rotary embedding.
 
     Yarn and linear scaling lengthen the table by their factor. Models whose window layers rotate with a base of
@@ -24,15 +22,10 @@ def rotary_tables(
     if per_layer_type:
         sizes = {"full_attention": int(text.get("global_head_dim") or head_dim)}
         return tuple(
-            (_rows(positions, rope), _width(sizes.get(kind, head_dim), rope))
-            for kind, rope in per_layer_type.items()
+            (_rows(positions, rope), _width(sizes.get(kind, head_dim), rope)) for kind, rope in per_layer_type.items()
         )
     scaling = text.get("rope_scaling") or parameters
-    width = (
-        int(text.get("qk_rope_head_dim") or 0)
-        if mla
-        else int(text.get("rotary_dim") or _width(head_dim, text))
-    )
+    width = int(text.get("qk_rope_head_dim") or 0) if mla else int(text.get("rotary_dim") or _width(head_dim, text))
     if not mla and not text.get("rotary_dim") and not text.get("partial_rotary_factor"):
         width = _width(head_dim, parameters)
     tables = [(_rows(positions, scaling), width)]

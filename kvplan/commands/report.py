@@ -29,7 +29,7 @@ TO_FILE = {Format.html: "report.html", Format.png: "report.png"}
 """Written beside the results where no ``-o`` says otherwise; the rest goes to standard output."""
 
 
-@scenario_options()
+@scenario_options(renamed={"workload.format": "--trace-format"})
 def report(
     path: Annotated[
         str,

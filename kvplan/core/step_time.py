@@ -2,7 +2,9 @@
 
 ::
 
-    step_seconds = step_s                                  host and launch, once a step
+    step_seconds = host                                    a step and a row; or, where scheduling is
+    asynchronous,
+                                                           only what it takes longer than the device
                  + linear(tokens)                          projections, MLP, experts, norms, all-reduce
                  + head(samples)                           lm_head and sampler
                  + attention(prefill rows, decode rows)    measured tables, or a roofline a cache group
@@ -91,8 +93,8 @@ MIXED_TAIL   the same in a mixed step; PREFILL's axes, then decode rows and the 
 GRIDS = 7
 FIRST, SECOND = (np.int64(i) for i in range(2))
 """Axes of a grid. np.int64, so that Numba compiles a function once, not once for each value."""
-STEP_S, ROW_S, COPY_S_PER_BYTE, SWAP_S_PER_BYTE = (np.int64(i) for i in range(4))
-FIXED = 4
+HOST_STEP_S, HOST_ROW_S, ROW_S, COPY_S_PER_BYTE, SWAP_S_PER_BYTE, OVERLAPPED = (np.int64(i) for i in range(6))
+FIXED = 6
 WINDOW, READ_S, PREFILL_PAIR_S, DECODE_PAIR_S, ATTENTION_STEP_S = (np.int64(i) for i in range(5))
 GROUP = 5
 TOKENS_OUT, SAMPLES_OUT, CHUNK_OUT, PRIOR_OUT, ROWS_OUT, CONTEXT_OUT = (np.int64(i) for i in range(6))
@@ -107,7 +109,8 @@ class TimingTables(NamedTuple):
     """
 
     fixed: NDArray[np.float64]
-    """[4]: seconds a step, a row, a copied byte, a swapped byte."""
+    """[6]: seconds of the host a step and a row; of the device a row, a copied byte, a swapped byte; and whether
+    the host works beside the device (asynchronous scheduling)."""
     groups: NDArray[np.float64]
     """[G, 5], the roofline of attention of each cache group, used where DECODE is absent: window in tokens
     (0: all), seconds to read one token of context, a query-key pair of prefill, of decode, and a step."""
@@ -304,9 +307,8 @@ def _tail(grids, layout, step, joint, chunk, prior, at_mean):
     half = np.sqrt(max(3.0 * (squares / others - middle * middle), 0.0))
     second = min(middle + half, longest)
     spacing = 2.0 * half / others
-    return (alone - shared) * (longest - second) + spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (
-        2.0 * shared
-    )
+    spread = spacing * max(alone - 2.0 * shared, 0.0) ** 2 / (2.0 * shared)
+    return (alone - shared) * (longest - second) + spread
 
 
 @inner
@@ -374,7 +376,7 @@ def step_seconds(timing, load):
     samples = float(step.samples)
     _note(timing, TOKENS_OUT, LINEAR, FIRST, tokens)
     _note(timing, SAMPLES_OUT, HEAD, FIRST, samples)
-    seconds = fixed[STEP_S] + fixed[ROW_S] * step.rows + grid1(timing.grids, timing.layout, LINEAR, tokens)
+    seconds = grid1(timing.grids, timing.layout, LINEAR, tokens) + fixed[ROW_S] * step.rows
     if step.samples > 0:
         seconds += grid1(timing.grids, timing.layout, HEAD, samples)
     if timing.layout[DECODE, 1] > 0:
@@ -383,4 +385,19 @@ def step_seconds(timing, load):
         seconds += _roofline_attention(timing, step)
     moved = step.copied_blocks * fixed[COPY_S_PER_BYTE]
     moved += (step.swapped_out_blocks + step.swapped_in_blocks) * fixed[SWAP_S_PER_BYTE]
-    return seconds + moved * step.block_bytes
+    seconds += moved * step.block_bytes
+    host = fixed[HOST_STEP_S] + fixed[HOST_ROW_S] * step.rows
+    return max(seconds, host) if fixed[OVERLAPPED] > 0.0 else seconds + host
+
+
+@compiled
+def grid_values(timing, g, points, out):
+    """Reads grid ``g`` of one, two or four axes at each row of ``points`` into ``out``: what `step_seconds` sees."""
+    grids, layout = timing.grids, timing.layout
+    for i in range(points.shape[0]):
+        if layout[g, 4] > 0:
+            out[i] = grid4(grids, layout, g, points[i, 0], points[i, 1], points[i, 2], points[i, 3])
+        elif layout[g, 2] > 0:
+            out[i] = grid2(grids, layout, g, points[i, 0], points[i, 1])
+        else:
+            out[i] = grid1(grids, layout, g, points[i, 0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvplan.catalog import ModelConfig
 from kvplan.memory.defaults import parse_version
 from kvplan.memory.groups import CacheGroup, blocks_per_request, bytes_per_block, cache_groups
-from kvplan.memory.kv_dtype import kv_format
+from kvplan.memory.kv_dtype import model_kv_format
 from kvplan.memory.parallel import stage_layers
 from kvplan.memory.server_facts import ServerFacts
 from kvplan.memory.weights import weights_bytes
@@ -78,7 +78,7 @@ def shape_of(model: ModelConfig, facts: ServerFacts) -> Shape:
     states = any(group.attention == "state_space" for group in model.kv_groups)
     groups = cache_groups(
         model,
-        kv_format(facts.kv_cache_dtype or "auto", facts.dtype or model.dtype, engine),
+        model_kv_format(model, facts.kv_cache_dtype or "auto", engine),
         tensor_parallel_size=tp,
         block_size=16 if states and size % 16 == 0 and engine == "vllm" else size,
         num_speculative_tokens=facts.num_speculative_tokens or 0,
@@ -103,30 +103,22 @@ def identities(facts: ServerFacts) -> Iterator[Check]:
     f = facts
     if f.total_gib and f.gpu_memory_utilization and f.requested_gib is not None:
         computed = f.total_gib * f.gpu_memory_utilization
-        yield Check(
-            "requested", f.requested_gib, computed, "GiB", 0.02, "total x gpu_memory_utilization", True
-        )
+        yield Check("requested", f.requested_gib, computed, "GiB", 0.02, "total x gpu_memory_utilization", True)
     if balance := _balance(facts):
         yield balance
     if f.kv_tokens and f.max_concurrency and f.max_model_len and _by_concurrency(facts):
         computed = f.max_concurrency * f.max_model_len
         slack = 0.005 * f.max_model_len + 1
         yield Check("tokens", f.kv_tokens, computed, "tokens", slack, "max_concurrency x max_model_len", True)
-    elif (
-        f.kv_tokens
-        and f.block_size
-        and f.block_size > 1
-        and f.pool_gib is None
-        and not _by_concurrency(facts)
-    ):
+    elif f.kv_tokens and f.block_size and f.block_size > 1 and f.pool_gib is None and not _by_concurrency(facts):
         computed = f.kv_tokens // f.block_size * f.block_size
         yield Check("tokens", f.kv_tokens, computed, "tokens", 0, f"whole blocks of {f.block_size}", True)
     if f.parameters and f.weights_gib is not None:
         computed = f.parameters * 2 / GIB / (f.tensor_parallel_size or 1)
         words = "parameters x 2 bytes"
         yield Check("weights", f.weights_gib, computed, "GiB", 0.02 * f.weights_gib, words)
-    if (slope := single_slope(facts)) is not None:
-        assert f.needed_kv_gib and f.available_kv_gib and f.estimated_max_len
+    slope = single_slope(facts)
+    if slope is not None and f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib:
         computed = f.available_kv_gib / slope
         slack = computed * (0.005 / f.needed_kv_gib + 0.005 / f.available_kv_gib) + (f.block_size or 16)
         words = "available / (needed / max_model_len): one cost a token"
@@ -202,9 +194,7 @@ def against_model(facts: ServerFacts, shape: Shape) -> Iterator[Check]:
         yield Check("weights", logged, held, "GiB", slack, "the config's shapes")
     if f.num_cpu_blocks:
         computed = (f.swap_space_gib or 4.0) * GIB // shape.block_bytes
-        yield Check(
-            "cpu_blocks", f.num_cpu_blocks, computed, "blocks", 1, "swap space (4 GiB) / bytes per block"
-        )
+        yield Check("cpu_blocks", f.num_cpu_blocks, computed, "blocks", 1, "swap space (4 GiB) / bytes per block")
     pool = f.pool_gib
     blocks = f.blocks_before_override or f.num_gpu_blocks
     if pool is not None and blocks and pool > 0:
@@ -214,11 +204,11 @@ def against_model(facts: ServerFacts, shape: Shape) -> Iterator[Check]:
     if f.kv_tokens:
         yield from _tokens(facts, shape, pool)
     if f.max_concurrency and f.max_model_len:
-        yield from _concurrency(facts, shape, pool)
+        yield from _concurrency(facts, shape, pool, f.max_concurrency, f.max_model_len)
     if f.needed_kv_gib and f.max_model_len:
-        yield _needed(facts, shape)
+        yield _needed(facts, shape, f.needed_kv_gib, f.max_model_len)
     if f.estimated_max_len and f.available_kv_gib and not shape.hybrid:
-        yield _longest(facts, shape)
+        yield _longest(facts, shape, f.estimated_max_len, f.available_kv_gib)
 
 
 def _printed(gib: float) -> float:
@@ -253,10 +243,11 @@ def _tokens(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterator[Ch
         yield Check("tokens", logged, computed, "tokens", slack * computed + shape.block_size, words)
 
 
-def _concurrency(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterator[Check]:
+def _concurrency(
+    facts: ServerFacts, shape: Shape, pool: float | None, logged: float, max_model_len: int
+) -> Iterator[Check]:
     f = facts
-    assert f.max_concurrency and f.max_model_len
-    logged, per_request, slack = f.max_concurrency, shape.blocks_per_request(f.max_model_len), 0.0051
+    per_request, slack = shape.blocks_per_request(max_model_len), 0.0051
     candidates = [float(count) for count in (f.num_gpu_blocks, f.blocks_before_override) if count]
     if not candidates and f.kv_tokens and not shape.hybrid:
         candidates = [f.kv_tokens / shape.block_size]
@@ -268,28 +259,21 @@ def _concurrency(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterat
         yield Check("max_concurrency", logged, computed, "x", slack, "blocks / blocks a request")
 
 
-def _needed(facts: ServerFacts, shape: Shape) -> Check:
+def _needed(facts: ServerFacts, shape: Shape, logged: float, max_model_len: int) -> Check:
     """One request of max_model_len; engines before the per-stage check charged every stage with the whole model."""
-    f = facts
-    assert f.needed_kv_gib and f.max_model_len
-    blocks = shape.blocks_per_request(f.max_model_len)
+    blocks = shape.blocks_per_request(max_model_len)
     options = [("one request of max_model_len", blocks * shape.block_bytes / GIB)]
-    if (f.pipeline_parallel_size or 1) > 1:
-        options.append(
-            ("one request in the layers of all stages", blocks * bytes_per_block(shape.groups) / GIB)
-        )
-    logged = f.needed_kv_gib
+    if (facts.pipeline_parallel_size or 1) > 1:
+        options.append(("one request in the layers of all stages", blocks * bytes_per_block(shape.groups) / GIB))
     words, computed = min(options, key=lambda option: abs(option[1] - logged))
     return Check("needed", logged, computed, "GiB", 0.006, words)
 
 
-def _longest(facts: ServerFacts, shape: Shape) -> Check:
-    f = facts
-    assert f.estimated_max_len and f.available_kv_gib
-    logged, options = f.estimated_max_len, [("pool, in whole blocks", shape.block_bytes)]
-    if (f.pipeline_parallel_size or 1) > 1:
+def _longest(facts: ServerFacts, shape: Shape, logged: int, available_gib: float) -> Check:
+    options = [("pool, in whole blocks", shape.block_bytes)]
+    if (facts.pipeline_parallel_size or 1) > 1:
         options.append(("pool over the layers of all stages, in whole blocks", bytes_per_block(shape.groups)))
-    lengths = [(words, f.available_kv_gib * GIB // block * shape.block_size) for words, block in options]
+    lengths = [(words, available_gib * GIB // block * shape.block_size) for words, block in options]
     words, computed = min(lengths, key=lambda option: abs(option[1] - logged))
-    slack = _printed(f.available_kv_gib) / f.available_kv_gib * computed + shape.block_size
+    slack = _printed(available_gib) / available_gib * computed + shape.block_size
     return Check("estimated_max_len", logged, computed, "tokens", slack, words)

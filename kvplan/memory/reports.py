@@ -80,9 +80,7 @@ def check_report(report: Mapping[str, Any]) -> ReportCheck:
         InputError: not a mapping with ``reported`` figures.
     """
     if not isinstance(report.get("reported"), Mapping):
-        raise InputError(
-            "a report holds a mapping `reported`", field="reported", value=report.get("reported")
-        )
+        raise InputError("a report holds a mapping `reported`", field="reported", value=report.get("reported"))
     facts = facts_of(report)
     model, gpu = model_named(report.get("model")), gpu_named(report.get("gpu"))
     result = reconcile(facts, model, gpu)
@@ -114,10 +112,7 @@ def facts_of(report: Mapping[str, Any]) -> ServerFacts:
         "engine": _engine(report),
         "version": _version(text),
         "pp_layer_partition": _numbers(re.search(r"LAYER_PARTITION=([\d,]+)", text)),
-        **{
-            name: _number(re.search(rf"{name}[= ](\d+)", text))
-            for name in ("max_num_batched_tokens", "max_num_seqs")
-        },
+        **{name: _number(re.search(rf"{name}[= ](\d+)", text)) for name in ("max_num_batched_tokens", "max_num_seqs")},
         "num_speculative_tokens": _number(re.search(r"num_speculative_tokens=(\d+)", text)),
     }
     if "margin" in text and (match := re.search(r"margin (\d+) MiB", text)):
@@ -146,9 +141,7 @@ def _variants(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**report, "kv_dtype": dtype, "reported": {**pool, "kv_tokens": value}}
         elif match := re.fullmatch(r"weights_(tp|pp)(\d+)", key):
             yield {**report, match[1]: int(match[2]), "reported": {"weights_gib": value}}
-        elif match := re.fullmatch(
-            r"(\w+?)_?gpu_blocks_?(\w*)|(vllm)_blocks", "_" + key if key[0] == "g" else key
-        ):
+        elif match := re.fullmatch(r"(\w+?)_?gpu_blocks_?(\w*)|(vllm)_blocks", "_" + key if key[0] == "g" else key):
             prefix = (match[1] or "").strip("_")
             cpu = reported.get(f"{prefix}_cpu_blocks")
             figures = {"gpu_blocks": value, **({"cpu_blocks": cpu} if cpu else {})}
@@ -214,9 +207,7 @@ def _reason(report: Mapping[str, Any], model: ModelConfig | None, result: Reconc
     if not report["reported"]:
         return "the report has no figures"
     if model is None and report.get("model"):
-        return (
-            f"the catalogue does not know {report['model']!r}, and the figures do not constrain one another"
-        )
+        return f"the catalogue does not know {report['model']!r}, and the figures do not constrain one another"
     if model is None:
         return "the report names no model, and the figures do not constrain one another"
     if not figures:
@@ -226,10 +217,7 @@ def _reason(report: Mapping[str, Any], model: ModelConfig | None, result: Reconc
 
 def _engine(report: Mapping[str, Any]) -> str:
     text = f"{report.get('repo', '')} {report.get('id', '')} {report.get('other_flags') or ''}".lower()
-    if (
-        "sglang" in str(report.get("id", "")).lower()
-        or "sglang" in str(report.get("other_flags") or "").lower()
-    ):
+    if "sglang" in str(report.get("id", "")).lower() or "sglang" in str(report.get("other_flags") or "").lower():
         return "sglang"
     for mark, engine in (("tensorrt-llm", "trtllm"), ("lmdeploy", "lmdeploy"), ("sgl-project", "sglang")):
         if mark in text:

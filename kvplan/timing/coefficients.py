@@ -21,9 +21,7 @@ def _coefficient(default: float, unit: str, source: str) -> float:
 class Named:
     """Base of the dataclasses of coefficients: overriding and printing by field name."""
 
-    def with_overrides(
-        self, overrides: Mapping[str, float] | None, *, where: str = "timing.coefficients"
-    ) -> Named:
+    def with_overrides(self, overrides: Mapping[str, float] | None, *, where: str = "timing.coefficients") -> Named:
         """A copy with the given values.
 
         Raises:
@@ -32,14 +30,10 @@ class Named:
         known = {f.name for f in fields(self)}  # type: ignore[arg-type]
         for name, value in (overrides or {}).items():
             if name not in known:
-                raise InputError(
-                    "unknown coefficient", field=where, value=name, hint="one of " + ", ".join(known)
-                )
+                raise InputError("unknown coefficient", field=where, value=name, hint="one of " + ", ".join(known))
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not math.isfinite(value) or value < 0:
-                raise InputError(
-                    "a coefficient is a finite number >= 0", field=f"{where}.{name}", value=value
-                )
+                raise InputError("a coefficient is a finite number >= 0", field=f"{where}.{name}", value=value)
         return replace(self, **(overrides or {}))  # type: ignore[type-var]
 
     def terms(self) -> tuple[Term, ...]:
@@ -55,26 +49,21 @@ class Named:
         )
 
 
+FITTED = "fitted on served TPOT, H100 and H200 (benchmarks/endtoend_tpot.py --fit)"
+
+
 @dataclass(frozen=True)
 class RooflineCoefficients(Named):
-    """Of `kvplan.timing.roofline`."""
+    """Of `kvplan.timing.roofline`. The fitted ones were judged on a B200, which the fit had not seen."""
 
-    weight_read_efficiency: float = _coefficient(0.80, "of HBM peak", "weight-bound GEMMs; to be fitted")
-    linear_flops_efficiency: float = _coefficient(0.65, "of peak FLOPs", "large GEMMs; to be fitted")
-    kv_read_efficiency: float = _coefficient(
-        0.75, "of HBM peak", "FA3 reaches 0.87-0.93 on 1 GB and more (models_gpus.md), less on short contexts"
-    )
-    attention_flops_efficiency: float = _coefficient(
-        0.45, "of bf16 peak FLOPs", "causal prefill; to be fitted"
-    )
+    weight_read_efficiency: float = _coefficient(0.88, "of HBM peak", FITTED)
+    linear_flops_efficiency: float = _coefficient(0.53, "of peak FLOPs", FITTED)
+    kv_read_efficiency: float = _coefficient(0.82, "of HBM peak", FITTED + "; FA3 alone reaches 0.87-0.93")
+    attention_flops_efficiency: float = _coefficient(0.45, "of bf16 peak FLOPs", "causal prefill of FA2 and FA3")
     activation_read_efficiency: float = _coefficient(0.70, "of HBM peak", "norms, rotary, activation kernels")
-    layer_s: float = _coefficient(
-        12e-6, "s a layer", "gaps between kernels inside a CUDA graph; to be fitted"
-    )
-    step_s: float = _coefficient(0.5e-3, "s a step", "launch, input preparation, sampling; to be fitted")
-    row_s: float = _coefficient(
-        0.0, "s a sequence", "host work a sequence, hidden behind the device by default"
-    )
-    all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; to be fitted")
+    layer_s: float = _coefficient(40e-6, "s a layer", FITTED + ": small kernels and the gaps between all")
+    host_step_s: float = _coefficient(1.1e-3, "s a step", FITTED + ": launch, input preparation, sampling")
+    host_row_s: float = _coefficient(50e-6, "s a sequence", FITTED + ": scheduling, sampling, detokenizing")
+    all_reduce_s: float = _coefficient(6.7e-6, "s an all-reduce", FITTED + ": latency of a small one")
     link_efficiency: float = _coefficient(0.70, "of the link's peak", "all-reduce, pipeline hand-over")
     swap_efficiency: float = _coefficient(0.80, "of the host link's peak", "pinned PCIe copies")

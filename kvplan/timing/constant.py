@@ -16,4 +16,4 @@ def constant(seconds: float) -> StepTimes:
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError("a step must take a finite time above 0", field="timing.constant", value=seconds)
-    return StepTimes("constant", (Term("step_s", seconds, "s", "given"),), step_s=seconds)
+    return StepTimes("constant", (Term("constant", seconds, "s", "given"),), host_step_s=seconds)

@@ -29,9 +29,7 @@ Points = NDArray[np.float64]
 class ProfileCoefficients(Named):
     """What layer-by-layer kernel times do not hold."""
 
-    step_s: float = _coefficient(
-        0.0, "s a step", "host time: hidden behind the device where scheduling is asynchronous"
-    )
+    host_step_s: float = _coefficient(0.0, "s a step", "host time: none of it is in kernel times")
     layer_s: float = _coefficient(0.0, "s a layer", "gaps between kernels: none inside a CUDA graph")
     graph_overlap: float = _coefficient(
         1.0,
@@ -40,15 +38,11 @@ class ProfileCoefficients(Named):
         "which replay from a CUDA graph hides; only where the profile was measured in eager mode",
     )
     graph_tokens: float = _coefficient(512.0, "tokens", "largest step replayed from a graph: vLLM's")
-    row_s: float = _coefficient(0.0, "s a sequence", "host work a sequence, hidden as well")
+    host_row_s: float = _coefficient(0.0, "s a sequence", "host time a sequence")
     all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; only under TP")
-    link_efficiency: float = _coefficient(
-        0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP"
-    )
+    link_efficiency: float = _coefficient(0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP")
     copy_efficiency: float = _coefficient(0.70, "of HBM peak", "block copies, where the profile has none")
-    swap_efficiency: float = _coefficient(
-        0.80, "of the host link's peak", "swaps, where the profile has none"
-    )
+    swap_efficiency: float = _coefficient(0.80, "of the host link's peak", "swaps, where the profile has none")
 
 
 def from_profile(
@@ -57,13 +51,16 @@ def from_profile(
     *,
     gpu: Gpu | None = None,
     tensor_parallel_size: int = 1,
+    async_scheduling: bool = False,
     coefficients: Mapping[str, float] | None = None,
 ) -> StepTimes:
     """Step times of ``model`` from the times of its layers in ``profile``.
 
     Args:
         gpu: for what is seldom measured (all-reduce, copies, swaps); without it these cost nothing but
-        latency. coefficients: overrides of `ProfileCoefficients` by name.
+        latency.
+        async_scheduling: host time, where any is given, is hidden behind the device's.
+        coefficients: overrides of `ProfileCoefficients` by name.
 
     Raises:
         InputError: no measurements at this TP, or a table that has holes where no neighbour can fill them.
@@ -87,22 +84,17 @@ def from_profile(
         linear += _times(op, model) * np.maximum(np.interp(tokens, op.at, op.seconds) - hidden, 0.0)
     if len(rank.experts):
         linear += moe_layers * expert_seconds(rank.experts, tokens, model)
-    elif moe_layers:
-        raise InputError(
-            "the profile has no experts, the model has", field="timing.profile", source=profile.name
-        )
-    if gpu is not None and tensor_parallel_size > 1:
+    elif moe_layers and all(op.layers != "moe" for op in rank.operations):
+        raise InputError("the profile has no experts, the model has", field="timing.profile", source=profile.name)
+    reduced = any(op.name == "all_reduce" for op in rank.operations)
+    if gpu is not None and tensor_parallel_size > 1 and not reduced:
         link = (gpu.nvlink_bytes_per_s or gpu.link_bytes_per_s) * c.link_efficiency
         state_bytes = model.hidden_size * dtype_bytes(model.dtype)
-        linear += (
-            2 * layers * all_reduce_seconds(tokens, state_bytes, tensor_parallel_size, link, c.all_reduce_s)
-        )
+        linear += 2 * layers * all_reduce_seconds(tokens, state_bytes, tensor_parallel_size, link, c.all_reduce_s)
 
     head_ops = [op for op in rank.operations if op.axis == "samples"]
     samples = np.unique(np.concatenate([op.at for op in head_ops])) if head_ops else np.array([1.0])
-    head = sum(
-        (_times(op, model) * np.interp(samples, op.at, op.seconds) for op in head_ops), np.zeros_like(samples)
-    )
+    head = sum((_times(op, model) * np.interp(samples, op.at, op.seconds) for op in head_ops), np.zeros_like(samples))
 
     prefill, decode, mixed, filled = attention_grids(rank.attention, layers)
     if filled:
@@ -121,8 +113,9 @@ def from_profile(
             Term("smallest_kernel_s", _smallest_kernel(rank), "s", where),
             *c.terms(),
         ),
-        step_s=c.step_s,
-        row_s=c.row_s,
+        host_step_s=c.host_step_s,
+        host_row_s=c.host_row_s,
+        overlapped=async_scheduling,
         copy_s_per_byte=copy_s,
         swap_s_per_byte=swap_s,
         linear=Grid((tokens,), linear, "linear"),
@@ -170,13 +163,12 @@ def expert_seconds(experts: Rows, tokens: Points, model: ModelConfig) -> Points:
 
 def attention_grids(rows: Rows, layers: int) -> tuple[Grid, Grid, Grid | None, int]:
     """(prefill, decode, mixed or None, points filled in) of a step, from one layer's attention."""
-    chunk, _, count = rows[:, 0], rows[:, 1], rows[:, 2]
-    prefill, a = _table(rows[(chunk > 0) & (count == 0)][:, [0, 1, 4]], "prefill", layers)
-    decode, b = _table(rows[(chunk == 0) & (count > 0)][:, [2, 3, 4]], "decode", layers)
-    both = rows[(chunk > 0) & (count > 0)]
-    if not len(both):
+    kinds = attention_kinds(rows)
+    prefill, a = _table(kinds["prefill"], "prefill", layers)
+    decode, b = _table(kinds["decode"], "decode", layers)
+    if not len(kinds["mixed"]):
         return prefill, decode, None, a + b
-    mixed, c = _table(both, "mixed", layers)
+    mixed, c = _table(kinds["mixed"], "mixed", layers)
     return prefill, decode, mixed, a + b + c
 
 
@@ -184,16 +176,32 @@ def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
     """(the full table of scattered points, how many holes were filled): along the last axis first."""
     if not len(rows):
         raise InputError(f"the profile has no {name} attention", field="timing.profile")
-    axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
-    values = np.full(tuple(len(axis) for axis in axes), np.nan)
-    place = tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))
-    values[place] = rows[:, -1] * layers
+    axes, values = scattered(rows)
+    values *= layers
     holes = int(np.isnan(values).sum())
     for least in (2, 1):  # a line with one point says nothing of its slope: its neighbours come first
         for axis in reversed(range(values.ndim)):
             if np.isnan(values).any():
                 values = np.apply_along_axis(_extend, axis, values, axes[axis], least)
     return Grid(axes, values, name), holes
+
+
+def scattered(rows: Rows) -> tuple[tuple[Points, ...], NDArray[np.float64]]:
+    """(axes, values) of a table from rows of coordinates and value; NaN where nothing was measured."""
+    axes = tuple(np.unique(rows[:, i]) for i in range(rows.shape[1] - 1))
+    values = np.full(tuple(len(axis) for axis in axes), np.nan)
+    values[tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))] = rows[:, -1]
+    return axes, values
+
+
+def attention_kinds(rows: Rows) -> dict[str, Rows]:
+    """The rows of `profile.ATTENTION` by kind of step, without the columns that a kind lacks."""
+    prefill, decode = rows[:, 0] > 0, rows[:, 2] > 0
+    return {
+        "prefill": rows[prefill & ~decode][:, [0, 1, 4]],
+        "decode": rows[decode & ~prefill][:, [2, 3, 4]],
+        "mixed": rows[prefill & decode],
+    }
 
 
 def _extend(line: Points, at: Points, least: int) -> Points:

@@ -20,8 +20,6 @@ what is fitted to them is computed when the profile is used, so that a file neve
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.errors import InputError
+from kvplan.files import atomic_path
 
 SCHEMA = "kvplan-profile/1"
 ATTENTION = ("prefill_tokens", "prefill_prior", "decode_rows", "decode_context", "seconds")
@@ -115,33 +114,27 @@ class Profile:
             )
         return self.ranks[tensor_parallel_size]
 
+    def head(self) -> dict[str, Any]:
+        """All but the points, as the file has it."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "model": self.model,
+            "launch": self.launch,
+            "machine": dict(self.machine),
+            "versions": dict(self.versions),
+            "source": dict(self.source),
+            "notes": list(self.notes),
+            "memory": dict(self.memory),
+            "errors": dict(self.errors),
+        }
+
 
 def write_profile(profile: Profile, path: str | Path) -> None:
     """Write the file whole or not at all."""
-    path = Path(path)
-    document = {
-        "schema": SCHEMA,
-        "name": profile.name,
-        "model": profile.model,
-        "launch": profile.launch,
-        "machine": dict(profile.machine),
-        "versions": dict(profile.versions),
-        "source": dict(profile.source),
-        "notes": list(profile.notes),
-        "memory": dict(profile.memory),
-        "errors": dict(profile.errors),
-        "ranks": {str(tp): _rank_as_json(profile.ranks[tp]) for tp in sorted(profile.ranks)},
-    }
-    text = _dump(document)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    ranks = {str(tp): _rank_as_json(profile.ranks[tp]) for tp in sorted(profile.ranks)}
+    with atomic_path(path) as temporary:
+        temporary.write_text(_dump({**profile.head(), "ranks": ranks}), encoding="utf-8")
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -154,14 +147,10 @@ def read_profile(path: str | Path) -> Profile:
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(
-            f"cannot read the profile: {error.strerror}", field="timing.profile", source=source
-        ) from None
+        raise InputError(f"cannot read the profile: {error.strerror}", field="timing.profile", source=source) from None
     except ValueError as error:
         line = getattr(error, "lineno", None)
-        raise InputError(
-            "the profile is not JSON", field="timing.profile", source=source, line=line
-        ) from None
+        raise InputError("the profile is not JSON", field="timing.profile", source=source, line=line) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise InputError(f"not a {SCHEMA} file", field="schema", value=found, source=source)

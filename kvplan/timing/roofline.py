@@ -124,6 +124,7 @@ def roofline(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     kv_cache_dtype: str = "auto",
+    async_scheduling: bool = False,
     coefficients: Mapping[str, float] | None = None,
 ) -> StepTimes:
     """Step times of ``model`` on ``gpu`` from first principles.
@@ -132,6 +133,7 @@ def roofline(
     ``pipeline_parallel_size``; the hand-over between stages comes on top.
 
     Args:
+        async_scheduling: the host's time is hidden behind the device's.
         coefficients: overrides of `RooflineCoefficients` by name.
 
     Raises:
@@ -161,9 +163,7 @@ def roofline(
         linear += (pipeline_parallel_size - 1) * (c.all_reduce_s + TOKENS * hidden_bytes / link)
 
     head = head_work(model, tp)
-    kv_bytes = dtype_bytes(
-        model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype"
-    )
+    kv_bytes = dtype_bytes(model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype")
     groups, row_s = attention_groups(model, tp, kv_bytes, rank.kv_bytes_per_s, rank.attention_flops)
     shape = "from the model's shape"
     return StepTimes(
@@ -177,8 +177,10 @@ def roofline(
             Term("all_reduces", 2.0 * model.num_hidden_layers * (tp > 1), "a step", shape),
             *c.terms(),
         ),
-        step_s=c.step_s,
-        row_s=c.row_s + row_s,
+        host_step_s=c.host_step_s,
+        host_row_s=c.host_row_s,
+        overlapped=async_scheduling,
+        row_s=row_s,
         copy_s_per_byte=2.0 / rank.activation_bytes_per_s,
         swap_s_per_byte=1.0 / (gpu.link_bytes_per_s * c.swap_efficiency),
         groups=groups,

@@ -47,9 +47,7 @@ class Grid:
         object.__setattr__(self, "values", values)
         for axis in axes:
             if not len(axis) or np.any(np.diff(axis) <= 0):
-                raise InputError(
-                    "the points of an axis must ascend", field=self.name, value=axis.tolist()[:8]
-                )
+                raise InputError("the points of an axis must ascend", field=self.name, value=axis.tolist()[:8])
         if values.shape != tuple(len(axis) for axis in axes):
             raise InputError("the table does not fit its axes", field=self.name, value=values.shape)
         if not np.all(np.isfinite(values)) or np.any(values < 0):
@@ -84,8 +82,12 @@ class StepTimes:
     kind: str
     """constant, roofline or measured."""
     terms: tuple[Term, ...] = ()
-    step_s: float = 0.0
+    host_step_s: float = 0.0
+    host_row_s: float = 0.0
+    overlapped: bool = False
+    """The host works beside the device (asynchronous scheduling): a step takes the longer of the two."""
     row_s: float = 0.0
+    """Of the device, a row: the constant state of linear-attention layers."""
     copy_s_per_byte: float = 0.0
     swap_s_per_byte: float = 0.0
     groups: tuple[AttentionGroup, ...] = ()
@@ -127,7 +129,16 @@ class StepTimes:
                 pieces.append(points)
                 end += len(points)
         return core.TimingTables(
-            fixed=np.array([self.step_s, self.row_s, self.copy_s_per_byte, self.swap_s_per_byte]),
+            fixed=np.array(
+                [
+                    self.host_step_s,
+                    self.host_row_s,
+                    self.row_s,
+                    self.copy_s_per_byte,
+                    self.swap_s_per_byte,
+                    float(self.overlapped),
+                ]
+            ),
             groups=np.array(
                 [[float(getattr(group, f.name)) for f in fields(group)] for group in self.groups], np.float64
             ).reshape(-1, core.GROUP),
@@ -159,6 +170,4 @@ class StepTimes:
 
     def as_dict(self) -> dict[str, Any]:
         """The terms, for a summary: name to value, unit and source."""
-        return {
-            term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms
-        }
+        return {term.name: {"value": term.value, "unit": term.unit, "source": term.source} for term in self.terms}

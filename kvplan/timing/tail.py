@@ -15,10 +15,15 @@ prefill chunk walks a longer context itself.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.timing.step_times import Grid, StepTimes
+
+if TYPE_CHECKING:
+    from kvplan.core.step_time import TimingTables
 
 Rows = NDArray[np.float64]
 
@@ -41,22 +46,21 @@ def tail_grids(
     return decode_tail, mixed_tail
 
 
-def equal_seconds(tables: object, rows: Rows, context: NDArray[np.float64]) -> NDArray[np.float64]:
+def equal_seconds(tables: TimingTables, rows: Rows, context: NDArray[np.float64]) -> NDArray[np.float64]:
     """Attention of the batches of `profile.SKEW`'s rows, had all their sequences this context."""
-    from kvplan.core.step_time import DECODE, MIXED, grid2, grid4
+    from kvplan.core.step_time import DECODE, MIXED, grid_values
 
-    grids, layout = tables.grids, tables.layout  # type: ignore[attr-defined]
-    return np.array(
-        [
-            grid4(grids, layout, MIXED, chunk, prior, count, c)
-            if chunk > 0
-            else grid2(grids, layout, DECODE, count, c)
-            for (chunk, prior, count), c in zip(rows[:, :3], context, strict=True)
-        ]
-    )
+    seconds = np.empty(len(rows))
+    beside = rows[:, 0] > 0
+    for grid, chosen, columns in ((DECODE, ~beside, slice(2, 3)), (MIXED, beside, slice(0, 3))):
+        points = np.ascontiguousarray(np.column_stack([rows[chosen, columns], context[chosen]]))
+        out = np.empty(len(points))
+        grid_values(tables, grid, points, out)
+        seconds[chosen] = out
+    return seconds
 
 
-def _grid(rows: Rows, axes: tuple[int, ...], name: str, tables: object, layers: int) -> Grid:
+def _grid(rows: Rows, axes: tuple[int, ...], name: str, tables: TimingTables, layers: int) -> Grid:
     points = tuple(np.unique(rows[:, axis]) for axis in axes)
     place = tuple(np.searchsorted(p, rows[:, axis]) for p, axis in zip(points, axes, strict=True))
     shape = tuple(len(p) for p in points)
