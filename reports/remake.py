@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from kvplan.report.shown import at  # noqa: E402
 from kvplan.scenario import Scenario  # noqa: E402
 from kvplan.scenario.merge import merged, nested  # noqa: E402
 
+DATA = HERE.parent.parent / "shared" / "data"
+WORDS = {"ttft_s": "TTFT, s", "tpot_s": "TPOT, ms", "e2e_s": "end to end, s", "itl_s": "ITL, ms"}
+WORDS |= {"makespan_s": "makespan, s", "output_tokens_per_s": "output tokens/s", "peak_running": "running at the peak"}
 BEGIN, END = "<!-- table: written by remake.py -->", "<!-- end of table -->"
 
 
@@ -71,8 +75,39 @@ def runs_of(study: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                    "set": {**(run.get("set") or {}), key: value}}  # fmt: skip
 
 
+def missing(study: Mapping[str, Any]) -> Path | None:
+    """A file that the study needs and this machine lacks: measured runs are not in the repository."""
+    paths = [DATA / path for path in (study.get("measured") or {}).values()]
+    return next((path for path in paths if not path.exists()), None)
+
+
+def measure_against(measured: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One row a figure of a run that was measured: what the simulator says, and what was seen."""
+    from kvplan.calibration.llmservingsim import import_llmservingsim
+    from kvplan.calibration.read_observed import read_observed
+    from kvplan.calibration.validate import validate_observed
+    from kvplan.timing import write_profile
+
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "profile.json"
+        write_profile(import_llmservingsim(DATA / measured["profile"]), profile)
+        found = validate_observed(
+            read_observed(DATA / measured["observed"]), DATA / measured["trace"], {"timing": {"profile": str(profile)}}
+        )
+    rows = []
+    for figure in found.comparison.figures:
+        if figure.observed is not None and figure.predicted is not None:
+            name = f"{WORDS.get(figure.measure, figure.measure)} {figure.rank}".strip()
+            scale = 1e3 if "ms" in name.replace(",", "").split() else 1.0
+            values = {"predicted": figure.predicted * scale, "observed": figure.observed * scale, "error": figure.error}
+            rows.append({"name": name, "values": values, "published": {}})
+    return rows
+
+
 def measure(study: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a run: its name and what the study keeps of its summary."""
+    if "measured" in study:
+        return measure_against(study["measured"])
     rows = []
     for run in runs_of(study):
         summary = kvplan.simulate(Scenario.build(scenario_of(run, study.get("set") or {}))).summary["runs"][0]
@@ -96,6 +131,8 @@ def picture(study: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
         bars = [(row["name"], row["values"]["memory.mean"]) for row in rows]
         return svg.stacked_bars(study["title"], bars, wanted.get("notes") or ())
     if wanted["kind"] == "bars":
+        only = wanted.get("only")
+        rows = [row for row in rows if only is None or row["name"].rpartition(" ")[2] in only]
         columns = [(panel["title"], [number(row, panel["value"]) for row in rows]) for panel in wanted["panels"]]
         return svg.bar_columns(study["title"], [row["name"] for row in rows], columns, wanted.get("notes") or ())
     names = list(dict.fromkeys(row["of"] for row in rows))
@@ -176,6 +213,8 @@ def shown(value: float | None, percent: bool) -> str:
         return "–"
     if percent:
         return f"{value * 100:.1f}%"
+    if value == int(value):
+        return f"{value:,.0f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -228,6 +267,10 @@ def main() -> int:
     folders = [folder for folder in folders if not asked.names or folder.name in asked.names]
     failed = []
     for folder in folders:
+        lacking = missing(yaml.safe_load((folder / "study.yaml").read_text("utf-8")))
+        if lacking is not None:
+            print(f"{folder.name}: left out, {lacking.name} is not on this machine", file=sys.stderr)
+            continue
         print(folder.name, file=sys.stderr)
         if not remake(folder, asked.check):
             failed.append(folder.name)
