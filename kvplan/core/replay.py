@@ -25,7 +25,13 @@ from kvplan.core.state import (
     TOO_BIG,
     Core,
 )
-from kvplan.core.step_time import TimingTables, advance_decode, step_seconds
+from kvplan.core.step_time import (
+    TimingTables,
+    advance_decode,
+    step_seconds,
+    token_seconds,
+    whole_seconds,
+)
 
 DONE, AGAIN, OUTSIDE = range(3)
 """Why `replay` returned: nothing is left to do; it has done the work it was given; its time limit came."""
@@ -227,6 +233,7 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
         sort_by_place(core)
     s.num_preempted = 0
     s.planned_tokens = rows
+    same_part = token_seconds(timing, load)
     done = np.int64(0)
     now = s.now
     while done < limit and now <= until:
@@ -239,7 +246,7 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
         if c.layout == CONTIGUOUS:
             cache.measure_external(core)
         s.used_slots += rows
-        seconds = step_seconds(timing, load)
+        seconds = whole_seconds(timing, load, same_part)
         record_step(core, record, now, seconds, rows)
         end = now + seconds
         if done == 0:
