@@ -57,6 +57,7 @@ class RooflineCoefficients(Named):
     """Of `kvplan.timing.roofline`. The fitted ones were judged on a B200, which the fit had not seen."""
 
     weight_read_efficiency: float = _coefficient(0.88, "of HBM peak", FITTED)
+    expert_read_efficiency: float = _coefficient(0.45, "of HBM peak", FITTED + ": routed experts, few tokens each")
     linear_flops_efficiency: float = _coefficient(0.53, "of peak FLOPs", FITTED)
     kv_read_efficiency: float = _coefficient(0.82, "of HBM peak", FITTED + "; FA3 alone reaches 0.87-0.93")
     attention_flops_efficiency: float = _coefficient(0.45, "of bf16 peak FLOPs", "causal prefill of FA2 and FA3")
