@@ -42,6 +42,7 @@ START = {
     "host_row_s": 5e-6,
     "all_reduce_s": 10e-6,
 }
+START_EXPERTS = {"expert_read_efficiency": 0.5, "expert_layer_s": 20e-6}
 """The coefficients that are fitted, and round guesses where the fit begins."""
 
 
@@ -170,8 +171,8 @@ def fit(every: list[Case]) -> dict[str, float]:
     """All of `START` on the dense models, then how experts are read on the MoE ones."""
     clear = [case for case in every if not case.replicas_unclear]
     found = descend([case for case in clear if not case.config.is_moe], START, list(START))
-    experts = {**found, "expert_read_efficiency": 0.5}
-    return descend([case for case in clear if case.config.is_moe], experts, ["expert_read_efficiency"])
+    moe = [case for case in clear if case.config.is_moe]
+    return descend(moe, {**found, **START_EXPERTS}, list(START_EXPERTS))
 
 
 def descend(chosen: list[Case], start: Mapping[str, float], names: list[str]) -> dict[str, float]:

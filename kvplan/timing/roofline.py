@@ -34,6 +34,7 @@ class _Rank:
     def __init__(self, gpu: Gpu, c: RooflineCoefficients) -> None:
         self.weight_bytes_per_s = gpu.hbm_bytes_per_s * c.weight_read_efficiency
         self.expert_bytes_per_s = gpu.hbm_bytes_per_s * c.expert_read_efficiency
+        self.expert_layer_s = c.expert_layer_s
         self.kv_bytes_per_s = gpu.hbm_bytes_per_s * c.kv_read_efficiency
         self.activation_bytes_per_s = gpu.hbm_bytes_per_s * c.activation_read_efficiency
         self.flops = gpu.bf16_flops * c.linear_flops_efficiency
@@ -44,7 +45,8 @@ class _Rank:
         """Of one part of a layer, by tokens in the step."""
         flops = tokens * part.flops_per_token / (self.fp8_flops if part.fp8 else self.flops)
         if isinstance(part, Experts):
-            return np.maximum(part.touched(tokens) * part.bytes_per_expert / self.expert_bytes_per_s, flops)
+            read = part.touched(tokens) * part.bytes_per_expert / self.expert_bytes_per_s
+            return self.expert_layer_s + np.maximum(read, flops)
         moved = tokens * part.activation_bytes_per_token / self.activation_bytes_per_s
         return np.maximum(part.weight_bytes / self.weight_bytes_per_s, flops) + moved
 
