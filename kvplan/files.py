@@ -60,12 +60,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside ``path``, renamed to it when the block ends without an exception.
 
     For libraries that want to open the file themselves. The temporary file exists and is empty at the start.
-    A target that is a device or a pipe (``/dev/stdout``) is handed out as it is: there is nothing to rename.
+    A target that is a device or a pipe (``/dev/stdout``, a FIFO) is handed out as it is: nothing to rename
+    there.
 
     Raises:
         KvplanError: the folder cannot be written to, the disk is full, or the target is a folder.
     """
     target = Path(path)
+    if target.absolute().is_relative_to("/dev"):
+        yield target
+        return
     try:
         target = Path(os.path.realpath(target))  # a link stays a link; its target is what is replaced
         if target.is_dir():

@@ -63,10 +63,10 @@ def resolve(scenario: Scenario, *, longest_request: int | None = None) -> Deploy
         InputError: names that are unknown, settings that contradict one another.
         InfeasibleError: the deployment cannot start, with the reason and what would work.
     """
-    model = load_model(scenario.model_source)
-    gpu = load_gpu(scenario.gpu)
     notes: list[str] = []
     try:
+        model = load_model(scenario.model_source)
+        gpu = load_gpu(scenario.gpu)
         plan = _sized(scenario, model, gpu, notes)
         settings = _settings(scenario, plan, notes)
     except InfeasibleError:

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 import kvplan
 from kvplan.scenario import load_scenario
+from kvplan.terminal.formats import count, decimal, seconds
 
 if TYPE_CHECKING:
     import pandas
@@ -89,10 +90,10 @@ def _panel(place: int, run: dict, timeline: pandas.DataFrame) -> Iterator[str]:
 
 
 def _headline(run: dict) -> str:
-    ttft = run["latency"]["ttft_s"]["p99"]
     return (
-        f"{run['name']}: {run['concurrency']['mean']:.0f} sequences at once on average, "
-        f"{run['throughput']['output_tokens_per_s']:,.0f} output tokens/s, p99 TTFT {ttft:,.2f} s"
+        f"{run['name']}: {decimal(run['concurrency']['mean'])} sequences at once on average, "
+        f"{count(run['throughput']['output_tokens_per_s'])} output tokens/s, "
+        f"p99 TTFT {seconds(run['latency']['ttft_s']['p99'])}"
     )
 
 
@@ -105,7 +106,7 @@ def _band(xs: list[float], below: list[float], above: list[float], top: int) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenario", nargs="?", default=str(ROOT / "workloads" / "azure-conversation.yaml"))
+    parser.add_argument("scenario", nargs="?", default=str(ROOT / "workloads" / "sharegpt.yaml"))
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "pool.svg")
     arguments = parser.parse_args()
     result = kvplan.simulate(load_scenario(arguments.scenario))

@@ -1,6 +1,6 @@
-"""Fill README.md's tables from what was measured, and from nothing else.
+"""Fill README.md's tables: results from what was measured and from nothing else, commands from the command line.
 
-A table stands between two marks. The first says which rows and which of their fields::
+A table of results stands between two marks. The first says which rows and which of their fields::
 
     <!-- measured {"rows": "simulate_speed", "columns": {"case": "Case", "requests_per_s": ["Requests/s", ",.0f"]}} -->
     <!-- /measured -->
@@ -19,19 +19,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kvplan.cli import COMMANDS
+
 ROOT = Path(__file__).resolve().parent.parent
 _MARKED = re.compile(
     r"(?P<open><!-- measured (?P<spec>\{.*?\}) -->\n)(?P<table>.*?)(?P<close><!-- /measured -->)", re.S
 )
+_COMMANDS = re.compile(r"(?P<open><!-- commands -->\n)(?P<table>.*?)(?P<close><!-- /commands -->)", re.S)
 
 
 def filled(text: str, results: Path) -> str:
-    """``text`` with each marked table made anew from the rows in ``results``."""
+    """``text`` with each marked table made anew from the rows in ``results``, and that of the commands."""
 
     def table(match: re.Match[str]) -> str:
         return match["open"] + _table(json.loads(match["spec"]), results) + match["close"]
 
-    return _MARKED.sub(table, text)
+    return _COMMANDS.sub(lambda match: match["open"] + _commands() + match["close"], _MARKED.sub(table, text))
+
+
+def _commands() -> str:
+    rows = [f"| `kvplan {name}` | {target.summary} |" for name, target in COMMANDS.items()]
+    return "\n".join(["| command | what it does |", "| --- | --- |", *rows, ""])
 
 
 def _table(spec: dict[str, Any], results: Path) -> str:

@@ -146,7 +146,8 @@ def _read_amdgcn(name: str, target: Target, assembly: str, shared: int, num_warp
         found = re.search(rf"^\s*\.{key}:\s*(\d+)", assembly, re.MULTILINE)
         return int(found.group(1)) if found else 0
 
-    vector = max(1, figure("vgpr_count") + figure("agpr_count"))
+    total = re.search(r"^; TotalNumVgprs: (\d+)", assembly, re.MULTILINE)
+    vector = max(1, int(total.group(1)) if total else figure("vgpr_count"))
     waves = min(8, _WAVE_REGISTERS // (-(-vector // 8) * 8))
     programs = min(waves * 4 // num_warps, target.shared_bytes_per_sm // max(shared, 1))
     operations = re.findall(r"^\s+([a-z]\w+)\b", assembly, re.MULTILINE)

@@ -100,7 +100,13 @@ def plan_batch(
             continue
         tiles += [(context - new + token, row, token) for token in range(0, new, tile_tokens)]
     tiles.sort(reverse=True)
-    parts = [list(context_lens), starts, decode_rows, [row for _, row, _ in tiles], [token for _, _, token in tiles]]
+    parts = [
+        list(context_lens),
+        starts,
+        decode_rows,
+        [row for _, row, _ in tiles],
+        [token for _, _, token in tiles],
+    ]
     lens, start, rows, tile_seq, tile_token = _upload(parts, device)
     return BatchPlan(
         tile=tile,

@@ -119,18 +119,24 @@ def prefill_tile(target: Target, *, group: int, head_dim: int, kv_bytes: int, co
     row_bytes = width * compute_bytes
     pack = ceil(group / ceil(group / 16))
     if compute_bytes == 4:
-        block_m, block_n, num_warps = (32, 32, 8) if row_bytes <= 256 else (16, 32, 4) if row_bytes <= 512 else (16, 16, 8)
+        block_m, block_n, num_warps = (
+            (32, 32, 8) if row_bytes <= 256 else (16, 32, 4) if row_bytes <= 512 else (16, 16, 8)
+        )
     elif row_bytes <= 256:
         # Below compute capability 9.0 and on AMD the products' operands live in registers: half the tile.
-        in_registers = target.backend == "hip" or target.backend == "cuda" and int(target.arch) < 90
+        in_registers = target.backend == "hip" or (target.backend == "cuda" and int(target.arch) < 90)
         block_m, num_warps = 128, 8
         block_n = max(32, min(64, (8 if in_registers else 16) * KIB // row_bytes))
+        if kv_bytes == 1 and width <= 64:
+            block_m = 64
     elif kv_bytes == 1:
         block_m, block_n, num_warps = 32, 32, 4  # widening takes the registers that 64 rows would need
     else:
         block_m, block_n, num_warps = 64, 16 if target.backend == "hip" else 32, 8
     pack = min(pack, block_m)
-    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2))
+    return Tile(
+        block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2)
+    )
 
 
 def resident_programs(target: Target, tile: Tile, head_dim: int, kv_bytes: int, compute_bytes: int) -> int:

@@ -179,7 +179,12 @@ def decode_launches(
     num_rows = context_lens.shape[0] if rows is None else rows.shape[0]
     require(query_tokens >= 1, "query_tokens", "must be at least 1", query_tokens)
     if rows is None:
-        require(q.shape[0] == num_rows * query_tokens, "q", f"must have {num_rows} · {query_tokens} tokens", q.shape[0])
+        require(
+            q.shape[0] == num_rows * query_tokens,
+            "q",
+            f"must have {num_rows} · {query_tokens} tokens",
+            q.shape[0],
+        )
     else:
         check_tensor("rows", rows, shape=[None], dtypes=[torch.int32], device=q.device)
         require(query_start is not None, "query_start", "is needed with rows", None)

@@ -30,7 +30,16 @@ from kvplan_kernels.configs import choose_splits, mla_tile, next_power_of_2
 from kvplan_kernels.launch import Launch
 from kvplan_kernels.split import join_launch, partial_buffers
 from kvplan_kernels.target import Target, target_of
-from kvplan_kernels.tile import LOG2_E, finish, load_queries, load_rows, own_tokens, softmax_step, token_rows, visible_scores  # fmt: skip
+from kvplan_kernels.tile import (  # fmt: skip
+    LOG2_E,
+    finish,
+    load_queries,
+    load_rows,
+    own_tokens,
+    softmax_step,
+    token_rows,
+    visible_scores,
+)
 
 MAX_LATENT = 512
 MAX_ROPE = 128
@@ -142,19 +151,28 @@ def mla_launches(
     require(16 <= rope <= MAX_ROPE and rope % 16 == 0, "q", f"must have 16..{MAX_ROPE} rope elements after the latent, a multiple of 16", width)  # fmt: skip
     check_tensor("cache", cache, shape=[None, None, width], dtypes=[q.dtype], device=device)
     block_size = cache.shape[1]
-    require(1 <= block_size <= MAX_BLOCK_SIZE, "cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size)
+    require(
+        1 <= block_size <= MAX_BLOCK_SIZE, "cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size
+    )
     check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
     num_seqs = context_lens.shape[0]
     check_tensor("block_table", block_table, shape=[num_seqs, None], dtypes=[torch.int32], device=device)
     require(query_tokens >= 1, "query_tokens", "must be at least 1", query_tokens)
-    require(q.shape[0] == num_seqs * query_tokens, "q", f"must have {num_seqs} · {query_tokens} tokens", q.shape[0])
+    require(
+        q.shape[0] == num_seqs * query_tokens,
+        "q",
+        f"must have {num_seqs} · {query_tokens} tokens",
+        q.shape[0],
+    )
     check_tensor("out", out, shape=[q.shape[0], heads, latent], dtypes=[q.dtype], device=device)
     longest = block_size * block_table.shape[1]
     max_context = longest if max_context is None else max_context
     require(0 <= max_context <= longest, "max_context", f"must lie in 0..{longest}", max_context)
 
     sums = arithmetic(q.dtype, cache.dtype, latent, target)
-    tile = mla_tile(target, query_tokens=query_tokens, heads=heads, latent=latent, compute_bytes=sums.compute.itemsize)
+    tile = mla_tile(
+        target, query_tokens=query_tokens, heads=heads, latent=latent, compute_bytes=sums.compute.itemsize
+    )
     chunks = -(-heads // tile.pack)
     if num_splits is None:
         splits, split_tokens = choose_splits(
@@ -162,7 +180,10 @@ def mla_launches(
         )
     else:
         require(num_splits >= 1, "num_splits", "must be at least 1", num_splits)
-        splits, split_tokens = num_splits, -(-max(max_context, 1) // (num_splits * tile.block_n)) * tile.block_n
+        splits, split_tokens = (
+            num_splits,
+            -(-max(max_context, 1) // (num_splits * tile.block_n)) * tile.block_n,
+        )
     split = splits > 1
     target_out, lse = partial_buffers(out, out.shape[0], splits) if split else (out, None)
     attention = Launch(

@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 
 from kvplan_kernels.checks import arithmetic, as_stored, check_attention, check_scales, check_tensor, require
-from kvplan_kernels.configs import Tile, next_power_of_2, prefill_tile
+from kvplan_kernels.configs import Tile, next_power_of_2
 from kvplan_kernels.launch import Launch
 from kvplan_kernels.target import Target, target_of
 from kvplan_kernels.tile import LOG2_E, attend, finish, format_factor, load_queries

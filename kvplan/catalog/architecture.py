@@ -52,6 +52,8 @@ class LayerKind:
     shares_kv: bool = False
     shares_kv_weights: bool = False
     state: StateSpace | None = None
+    indexer_bytes: int = 0
+    """Bytes a token that a sparse-attention indexer caches beside K and V (DeepSeek-V3.2)."""
 
     @property
     def caches(self) -> bool:
@@ -70,6 +72,7 @@ class KvGroup:
     head_dim: int = 0
     value_head_dim: int = 0
     state: StateSpace | None = None
+    indexer_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class ModelConfig:
     num_experts: int = 0
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0
+    expert_hidden_size: int = 0
+    """Width that tokens are projected to before the routed experts (latent experts); 0 where they see hidden_size."""
     shared_expert_intermediate_size: int = 0
     """Width of the feed-forward part that every token takes beside the routed experts, all shared experts
     summed."""
@@ -145,6 +150,8 @@ class ModelConfig:
     """Heads of the sparse-attention indexer (DeepSeek-V3.2), 0 where attention is dense."""
     index_head_dim: int = 0
     quantization: Quantization | None = None
+    kv_cache_dtype: str = "auto"
+    """What the checkpoint asks the cache to be (``kv_cache_scheme``); engines take it where the flag says auto."""
     other_parameters: int = 0
     """Parameters beside the decoder that are loaded with it: vision tower, projector."""
     declared_groups: tuple[KvGroup, ...] = ()
@@ -191,4 +198,5 @@ def kv_group_of(layer: LayerKind) -> KvGroup:
         num_key_value_heads=layer.num_key_value_heads,
         head_dim=layer.head_dim,
         value_head_dim=layer.value_head_dim,
+        indexer_bytes=layer.indexer_bytes,
     )

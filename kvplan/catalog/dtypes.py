@@ -37,9 +37,7 @@ def canonical_dtype(name: str, field: str = "dtype") -> str:
     key = str(name).strip().lower().removeprefix("torch.")
     key = _ALIASES.get(key, key)
     if key not in _BYTES:
-        raise InputError(
-            "unknown element type", field=field, value=name, hint="one of " + ", ".join(sorted(_BYTES))
-        )
+        raise InputError("unknown element type", field=field, value=name, hint="one of " + ", ".join(sorted(_BYTES)))
     return key
 
 

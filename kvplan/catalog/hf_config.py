@@ -8,7 +8,7 @@ from typing import Any
 from kvplan.catalog.architecture import KvGroup, LayerKind, ModelConfig
 from kvplan.catalog.dtypes import canonical_dtype
 from kvplan.catalog.hf_layers import build_layers
-from kvplan.catalog.hf_quantization import read_quantization
+from kvplan.catalog.hf_quantization import announced_kv_dtype, read_quantization
 from kvplan.catalog.hf_rotary import rotary_tables
 from kvplan.catalog.hf_vision import vision_parameters
 from kvplan.errors import InputError
@@ -24,7 +24,14 @@ _SPELLINGS = {
     "dtype": ("torch_dtype",),
 }
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_topk", "moe_k")
+_EXPERTS_PER_TOKEN = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "top_k_experts",
+    "moe_topk",
+    "moe_k",
+)
 _TWO_MATRIX = (
     "opt",
     "falcon",
@@ -50,6 +57,7 @@ _TIED_BY_DEFAULT = (
     "gpt2",
     "cohere",
 )
+_NEMOTRON_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 _QK_NORM = (
     "qwen3",
     "qwen3_moe",
@@ -75,6 +83,10 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
     text = text_config(config)
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     family = model_type.removesuffix("_text")
+    if text.get("compress_ratios"):
+        raise InputError(
+            "compressed sparse attention (DeepSeek-V4) is not modelled", field="compress_ratios", source=source or None
+        )
     count, hidden, heads = (
         _size(text, key, source) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
     )
@@ -82,10 +94,7 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
     kv_heads = _kv_heads(text, heads, source)
     experts = next((int(text[key]) for key in _EXPERTS if text.get(key)), 0)
     width = int(
-        text.get("intermediate_size")
-        or _default_width(family, hidden)
-        or text.get("moe_intermediate_size")
-        or 0
+        text.get("intermediate_size") or _default_width(family, hidden) or text.get("moe_intermediate_size") or 0
     )
     expert_width = _expert_width(text, width) if experts else 0
     mla = bool(text.get("kv_lora_rank"))
@@ -96,11 +105,11 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         int(text["kv_lora_rank"]) + int(text.get("qk_rope_head_dim") or 0) if mla else head_dim,
         0 if mla else int(text.get("v_head_dim") or head_dim),
         intermediate_size=width,
+        indexer_bytes=_indexer_bytes(text) if mla else 0,
     )
     layers = build_layers(text, defaults, {"intermediate_size": expert_width} if experts else {})
-    dtype = canonical_dtype(
-        text.get("dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-    )
+    dtype = canonical_dtype(text.get("dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    quantized = config.get("quantization_config") or text.get("quantization_config")
     return ModelConfig(
         name=name or str(config.get("_name_or_path") or family or "model"),
         architecture=str((config.get("architectures") or text.get("architectures") or [""])[0]),
@@ -119,9 +128,7 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         attention_bias=_attention_bias(text, family),
         attention_output_bias=bool(text.get("attention_bias")) or family in ("opt", "gpt2"),
         mlp_bias=bool(text.get("mlp_bias")) or family in ("opt", "gpt2", "starcoder2"),
-        gated_mlp=not (
-            family in _TWO_MATRIX or str(text.get("mlp_hidden_act") or text.get("hidden_act")) == "relu2"
-        ),
+        gated_mlp=not (family in _TWO_MATRIX or str(text.get("mlp_hidden_act") or text.get("hidden_act")) == "relu2"),
         qk_norm=family in _QK_NORM or bool(text.get("use_qk_norm")),
         norms_per_layer=4 if family in _FOUR_NORMS else 1 if family == "falcon" else 2,
         norm_bias=family in ("opt", "falcon", "gpt2", "starcoder2", "phi"),
@@ -130,10 +137,9 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         learned_positions=_learned_positions(text, family),
         rotary_tables=rotary_tables(text, family, head_dim, mla),
         num_experts=experts,
-        num_experts_per_tok=next((int(text[key]) for key in _EXPERTS_PER_TOKEN if text.get(key)), 0)
-        if experts
-        else 0,
+        num_experts_per_tok=next((int(text[key]) for key in _EXPERTS_PER_TOKEN if text.get(key)), 0) if experts else 0,
         moe_intermediate_size=expert_width,
+        expert_hidden_size=int(text.get("moe_latent_size") or text.get("routed_expert_hidden_size") or 0),
         shared_expert_intermediate_size=_shared_width(text, family, width, expert_width) if experts else 0,
         shared_expert_gate=family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         expert_bias=family == "gpt_oss",
@@ -144,7 +150,8 @@ def from_hf_config(config: Mapping[str, Any], *, name: str = "", source: str = "
         v_head_dim=int(text.get("v_head_dim") or head_dim),
         index_heads=int(text.get("index_n_heads") or 0) if mla else 0,
         index_head_dim=int(text.get("index_head_dim") or 0) if mla else 0,
-        quantization=read_quantization(config.get("quantization_config") or text.get("quantization_config")),
+        quantization=read_quantization(quantized),
+        kv_cache_dtype=announced_kv_dtype(quantized),
         other_parameters=vision_parameters(config, hidden),
         declared_groups=(),
         source=source,
@@ -170,11 +177,20 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
                 if text.get(other) is not None:
                     text[name] = text[other]
                     break
+    blocks = text.get("layers_block_type")
+    if blocks and set(blocks) <= set(_NEMOTRON_BLOCKS):
+        text["hybrid_override_pattern"] = "".join(_NEMOTRON_BLOCKS[block] for block in blocks)
     if text.get("num_hidden_layers") is None and (pattern := text.get("hybrid_override_pattern")):
         text["num_hidden_layers"] = len([letter for letter in pattern if letter in "M*-E"])
     if text.get("num_hidden_layers") is None and text.get("layer_types"):
         text["num_hidden_layers"] = len(text["layer_types"])
     return text
+
+
+def _indexer_bytes(text: Mapping[str, Any]) -> int:
+    """The key of the sparse-attention indexer: fp8 values and one float32 scale for 128 of them."""
+    size = int(text.get("index_head_dim") or 0)
+    return size + -(-size // 128) * 4 if text.get("index_n_heads") else 0
 
 
 def _size(config: Mapping[str, Any], key: str, source: str) -> int:
@@ -230,9 +246,7 @@ def _shared_width(text: Mapping[str, Any], family: str, width: int, expert_width
     if stated := text.get("shared_expert_intermediate_size") or text.get("shared_intermediate_size"):
         return int(stated)
     shared = int(text.get("n_shared_experts") or text.get("num_shared_experts") or 0)
-    each = int(
-        text.get("moe_shared_expert_intermediate_size") or text.get("share_expert_dim") or expert_width
-    )
+    each = int(text.get("moe_shared_expert_intermediate_size") or text.get("share_expert_dim") or expert_width)
     if shared:
         return shared * each
     if family == "llama4":
@@ -282,10 +296,10 @@ def declared_group(entry: Mapping[str, Any], kv_heads: int, head_dim: int) -> Kv
         )
     window = int(entry.get("window") or 0)
     if (window > 0) != (attention in ("sliding_window", "chunked_local")):
-        raise InputError(
-            f"{attention} layers and window do not go together", field="kv_groups.window", value=window
-        )
-    layers = _size({"layers": entry.get("layers", 1)}, "layers", "")
+        raise InputError(f"{attention} layers and window do not go together", field="kv_groups.window", value=window)
+    layers = entry.get("layers", 1)
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+        raise InputError("must be a positive whole number", field="kv_groups.layers", value=layers)
     heads = int(entry.get("num_key_value_heads") or kv_heads)
     size = int(entry.get("head_dim") or head_dim)
     value_size = 0 if attention == "mla" else int(entry.get("value_head_dim") or size)

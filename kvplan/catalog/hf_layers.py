@@ -39,9 +39,7 @@ def attention_kinds(config: Mapping[str, Any], layers: int) -> list[Attention]:
     if types := config.get("layer_types") or config.get("layers_block_type"):
         return _checked([_named(word) for word in types], layers, "layer_types")
     if flags := config.get("hybrid_layer_pattern"):  # MiMo-V2: 1 is a window layer
-        return _checked(
-            ["sliding_window" if flag else "full" for flag in flags], layers, "hybrid_layer_pattern"
-        )
+        return _checked(["sliding_window" if flag else "full" for flag in flags], layers, "hybrid_layer_pattern")
     if flags := config.get("attn_type_list"):  # MiniMax: 0 is lightning attention
         return _checked(["full" if flag else "state_space" for flag in flags], layers, "attn_type_list")
     if linear := config.get("linear_attn_config"):  # Kimi Linear counts layers from 1
@@ -57,9 +55,7 @@ def attention_kinds(config: Mapping[str, Any], layers: int) -> list[Attention]:
     every = config.get("sliding_window_pattern") or _FULL_EVERY.get(model_type)
     if every:
         return ["full" if (index + 1) % every == 0 else "sliding_window" for index in range(layers)]
-    if (
-        "use_sliding_window" in config
-    ):  # Qwen: windows are off unless asked for, then only above max_window_layers
+    if "use_sliding_window" in config:  # Qwen: windows are off unless asked for, then only above max_window_layers
         if not config["use_sliding_window"]:
             return ["full"] * layers
         first = config.get("max_window_layers") or 0
@@ -92,14 +88,9 @@ def moe_layers(config: Mapping[str, Any], layers: int) -> list[bool]:
         return [bool(flag) for flag in every[:layers]]
     every = config.get("interleave_moe_layer_step") or config.get("decoder_sparse_step") or every or 1
     dense_only = set(config.get("mlp_only_layers") or ())
-    moe = [
-        index >= dense_first and (index + 1) % every == 0 and index not in dense_only
-        for index in range(layers)
-    ]
+    moe = [index >= dense_first and (index + 1) % every == 0 and index not in dense_only for index in range(layers)]
     if config.get("interleave_moe_layer_step") is None and config.get("decoder_sparse_step") is None:
-        moe = [
-            index >= dense_first and index % every == 0 and index not in dense_only for index in range(layers)
-        ]
+        moe = [index >= dense_first and index % every == 0 and index not in dense_only for index in range(layers)]
     return moe
 
 
@@ -157,9 +148,7 @@ def state_space(config: Mapping[str, Any]) -> StateSpace:
     )
 
 
-def build_layers(
-    config: Mapping[str, Any], defaults: LayerKind, moe: Mapping[str, int]
-) -> tuple[LayerKind, ...]:
+def build_layers(config: Mapping[str, Any], defaults: LayerKind, moe: Mapping[str, int]) -> tuple[LayerKind, ...]:
     """One `LayerKind` a layer. ``defaults`` are the model-wide heads; ``moe`` the expert sizes, empty if
     dense."""
     count = config["num_hidden_layers"]
@@ -233,6 +222,7 @@ def _layer(
         intermediate_size,
         shares_kv,
         one_projection,
+        indexer_bytes=defaults.indexer_bytes if kind == "mla" else 0,
     )
 
 

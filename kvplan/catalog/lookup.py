@@ -17,7 +17,8 @@ def load_table(file_name: str) -> dict[str, dict[str, Any]]:
     import yaml
 
     text = files("kvplan.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
-    table: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser reads the models ten times faster
+    table: dict[str, dict[str, Any]] = yaml.load(text, Loader=loader)
     return table
 
 
@@ -37,6 +38,7 @@ def find(table: Mapping[str, Mapping[str, Any]], name: str, *, field: str) -> tu
     for key, entry in table.items():
         for alias in entry.get("aliases", ()):
             spellings.setdefault(fold(alias), key)
+            spellings.setdefault(fold(alias).rsplit("/", 1)[-1], key)
     found = spellings.get(wanted) or spellings.get(wanted.rsplit("/", 1)[-1])
     if found is None:
         raise InputError(f"unknown {field}", field=field, value=name, hint=near(wanted, spellings, table))
@@ -45,9 +47,7 @@ def find(table: Mapping[str, Mapping[str, Any]], name: str, *, field: str) -> tu
 
 def near(wanted: str, spellings: Mapping[str, str], table: Iterable[str]) -> str:
     """A hint that names what ``wanted`` may have meant."""
-    close = list(
-        dict.fromkeys(spellings[match] for match in get_close_matches(wanted, spellings, n=6, cutoff=0.5))
-    )
+    close = list(dict.fromkeys(spellings[match] for match in get_close_matches(wanted, spellings, n=6, cutoff=0.5)))
     if close:
         return "nearest: " + ", ".join(close[:4])
     return "known: " + ", ".join(table)

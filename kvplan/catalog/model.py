@@ -61,7 +61,18 @@ def _from_file(path: Path) -> ModelConfig:
     if not isinstance(config, Mapping):
         raise InputError("a config.json holds one object", field="model", source=str(path))
     name = str(config.get("_name_or_path") or "") or path.resolve().parent.name
+    beside = path.with_name("hf_quant_config.json")
+    if "quantization_config" not in config and beside.exists():  # how ModelOpt checkpoints say it
+        config = {**config, "quantization_config": _modelopt(beside)}
     return from_hf_config(config, name=name, source=str(path))
+
+
+def _modelopt(path: Path) -> dict[str, Any]:
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8-sig"))["quantization"]
+        return {"quant_method": "modelopt", "ignore": stated.get("exclude_modules"), **stated}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError("names no quantization", field="quantization", source=str(path)) from None
 
 
 def _from_mapping(keys: Mapping[str, Any]) -> ModelConfig:
@@ -85,15 +96,13 @@ def _with_groups(config: dict[str, Any], groups: Any, name: str) -> ModelConfig:
     if not ("num_key_value_heads" in config and "head_dim" in config) and "hidden_size" not in config:
         if not all("num_key_value_heads" in group and "head_dim" in group for group in groups):
             notes = (
-                f"the model names no heads: a slot is counted as {_NOMINAL_HEADS} KV head of {_NOMINAL_HEAD_DIM}, so bytes "
-                "are nominal; blocks are exact where num_gpu_blocks_override sets them",
+                f"the model names no heads: a slot is counted as {_NOMINAL_HEADS} KV head of {_NOMINAL_HEAD_DIM}, so "
+                "bytes are nominal; blocks are exact where num_gpu_blocks_override sets them",
             )
         config.setdefault("num_key_value_heads", _NOMINAL_HEADS)
         config.setdefault("head_dim", _NOMINAL_HEAD_DIM)
     if "hidden_size" in config:
-        model = from_hf_config(
-            {"num_hidden_layers": sum(int(g.get("layers", 1)) for g in groups), **config}, name=name
-        )
+        model = from_hf_config({"num_hidden_layers": sum(int(g.get("layers", 1)) for g in groups), **config}, name=name)
         heads, size = model.num_key_value_heads, model.head_dim
         declared = tuple(declared_group(group, heads, size) for group in groups)
         return replace(model, declared_groups=declared, source="given")

@@ -16,18 +16,14 @@ from kvplan.terminal.console import standard_error, standard_output
 def diagnose(
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH", help="What `kvplan simulate` takes: a scenario or a trace.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", help="What `kvplan simulate` takes: a scenario or a trace.", show_default=False),
     ],
     overrides: dict[str, Any],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write diagnosis.json there, and the report."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
 ) -> None:
     """Say what holds a deployment back, by simulating the changes that could help.
 
@@ -67,14 +63,19 @@ def _print(found: dict[str, Any]) -> None:
     console = standard_output()
     console.print(Text(found["verdict"], style="bold"))
     table = Table(box=None, pad_edge=False)
-    for name in ("change", "concurrency", "output tokens/s", "TTFT p99", "flags"):
-        table.add_column(name, justify="left" if name in ("change", "flags") else "right")
+    table.add_column("change", no_wrap=True)
+    for name in ("running", "tokens/s", "TTFT p99"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in found["changes"]:
+        if row["status"] == "cannot run":
+            continue
         gains = [row.get(f"{key}_gain") for key in ("concurrency", "output_tokens_per_s", "ttft_p99_s")]
         shown = [change(gain) if gain is not None else "" for gain in gains]
-        label = ("→ " if row["best"] else "  ") + row["label"]
-        table.add_row(Text(label), *shown, Text(row["flags"] or row.get("outcome", "")))
+        table.add_row(Text(("→ " if row["best"] else "  ") + row["label"]), *shown)
     console.print(table)
+    for row in found["changes"]:
+        if row["status"] == "cannot run":
+            console.print(Text(f"  {row['label']}: {row['outcome']}"), style="dim")
     console.print(Text(found["flags"]))
     for risk in dict.fromkeys(row["risk"] for row in found["changes"] if row["best"] and row["risk"]):
         console.print(Text(risk), style="yellow")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +14,21 @@ import typer
 from kvplan.scenario import Leaf, Scenario
 
 
-def scenario_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def scenario_options(
+    *, without: Collection[str] = (), renamed: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option for each leaf of the schema.
 
     The command must take ``overrides``: the given leaves by dotted key, as `load_scenario` wants them.
-    ``without`` names the keys that the command has no use for.
+    ``without`` names the keys that the command has no use for. ``renamed`` gives other flags to keys whose own
+    flag means something else in this command: ``{"workload.format": "--trace-format"}``.
     """
-    chosen = [leaf for leaf in Scenario.leaves() if leaf.key not in without]
+    flags = renamed or {}
+    chosen = [
+        dataclasses.replace(leaf, flag=flags.get(leaf.key, leaf.flag))
+        for leaf in Scenario.leaves()
+        if leaf.key not in without
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)

@@ -29,14 +29,13 @@ TO_FILE = {Format.html: "report.html", Format.png: "report.png"}
 """Written beside the results where no ``-o`` says otherwise; the rest goes to standard output."""
 
 
-@scenario_options()
+@scenario_options(renamed={"workload.format": "--trace-format"})
 def report(
     path: Annotated[
         str,
         typer.Argument(
             metavar="PATH",
-            help="A results folder (of `kvplan simulate -o`), or what `kvplan simulate` takes: it is "
-            "simulated first.",
+            help="A results folder (of `kvplan simulate -o`), or what `kvplan simulate` takes: it is simulated first.",
             show_default=False,
         ),
     ],
@@ -48,9 +47,7 @@ def report(
     form: Annotated[
         Format, typer.Option("--format", help="A page, the summary, a row a run, Markdown, or a picture.")
     ] = Format.html,
-    diagnose: Annotated[
-        bool, typer.Option("--diagnose", help="Simulate the changes too, and say what binds.")
-    ] = False,
+    diagnose: Annotated[bool, typer.Option("--diagnose", help="Simulate the changes too, and say what binds.")] = False,
     perfetto: Annotated[
         Path | None,
         typer.Option("--perfetto", metavar="FILE", help="Also write a trace that Perfetto opens."),

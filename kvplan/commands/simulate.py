@@ -52,6 +52,9 @@ def simulate(
     print_trace(error, scenario.trace())
     with progress_bar(error) as progress:
         result = kvplan.simulate(scenario, progress=progress, steps=steps)
+    for run in result.summary["runs"]:
+        for note in run["notes"]:
+            error.print(f"{run['name']}: {note}", markup=False, soft_wrap=True)
     if output is not None:
         result.save(output)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvplan.core.recorder import new_record, split
+from kvplan.core.recorder import MOMENT, split
 from kvplan.core.state import CONTIGUOUS, RUNNING, STATE_SPACE, WAITING, Core
 
 
@@ -22,7 +22,7 @@ def check(core: Core) -> None:
         _check_blocks(core)
         _check_prefix_map(core)
         _check_host_pool(core)
-    moment = new_record().now
+    moment = np.zeros(1, MOMENT)
     split(core, moment)
     parts = {name: int(moment[name][0]) for name in ("used", "reserved", "internal", "external", "cached", "free")}
     assert min(parts.values()) >= 0, f"a part of the pool is negative: {parts}"
@@ -66,16 +66,17 @@ def _check_blocks(core: Core) -> None:
     assert (owners[1:sentinel] == blocks["ref"][1:sentinel]).all(), "reference counts differ from the tables"
     assert blocks["ref"][0] == 0, "the null block has an owner"
     queue = []
-    block = int(blocks["next"][sentinel])
+    following, before = blocks["next"].tolist(), blocks["prev"].tolist()
+    block = following[sentinel]
     while block != sentinel:
         assert len(queue) <= sentinel, "the free queue runs in a circle"
-        assert blocks["prev"][blocks["next"][block]] == block, "the free queue is torn"
+        assert before[following[block]] == block, "the free queue is torn"
         queue.append(block)
-        block = int(blocks["next"][block])
+        block = following[block]
     assert 0 not in queue, "the null block is in the free queue"
     assert sorted(queue) == np.flatnonzero(blocks["ref"][:sentinel] == 0)[1:].tolist(), "free is not unowned"
     assert len(queue) == int(core.scalars["free_blocks"][0]), "free_blocks does not count the free queue"
-    cached = sum(1 for block in queue if blocks["hash"][block])
+    cached = int(np.count_nonzero(blocks["hash"][queue]))
     assert cached == int(core.scalars["cached_free"][0]), "cached_free does not count the cached blocks"
     extra = (blocks["ref"].astype(np.int64) - 1).clip(0) * blocks["fill"]
     assert int(extra.sum()) == int(core.scalars["shared_slots"][0]), "shared_slots differs from the counts"
@@ -83,13 +84,14 @@ def _check_blocks(core: Core) -> None:
 
 def _check_prefix_map(core: Core) -> None:
     reached = set()
-    for key, first in zip(core.map_key.tolist(), core.map_block.tolist(), strict=True):
-        block = first if key else -1
+    hashes, twins = core.blocks["hash"].tolist(), core.blocks["twin_next"].tolist()
+    filed = np.flatnonzero(core.map_key)
+    for key, block in zip(core.map_key[filed].tolist(), core.map_block[filed].tolist(), strict=True):
         while block >= 0:
-            assert int(core.blocks["hash"][block]) == key, f"block {block} is filed under a foreign hash"
+            assert hashes[block] == key, f"block {block} is filed under a foreign hash"
             assert block not in reached, f"block {block} is filed twice"
             reached.add(block)
-            block = int(core.blocks["twin_next"][block])
+            block = twins[block]
     assert reached == set(np.flatnonzero(core.blocks["hash"]).tolist()), "the map does not hold the hashed blocks"
 
 

@@ -49,6 +49,8 @@ def advise(plan: MemoryPlan) -> Advice:
     pool; the utilization is rounded up to a hundredth.
     """
     size = smallest_tensor_parallel(plan)
+    if any(problem.kind == "tensor_parallel" for problem in plan.problems):
+        return Advice(size, None, None, None, None)
     pipeline = None if size is not None else _smallest_pipeline(plan)
     length = plan.longest_max_model_len
     return Advice(
@@ -72,12 +74,11 @@ def require_feasible(plan: MemoryPlan) -> MemoryPlan:
 
 
 def smallest_tensor_parallel(plan: MemoryPlan) -> int | None:
-    """The smallest tensor-parallel size above this plan's that is possible for the model and starts."""
-    for size in range(plan.tensor_parallel_size + 1, _MOST_GPUS + 1):
-        if (
-            tensor_parallel_problem(plan.model, size) is None
-            and replan(plan, tensor_parallel_size=size).feasible
-        ):
+    """The smallest tensor-parallel size that is possible for the model and starts; larger than this plan's, unless
+    this plan's cannot be split so at all."""
+    impossible = any(problem.kind == "tensor_parallel" for problem in plan.problems)
+    for size in range(1 if impossible else plan.tensor_parallel_size + 1, _MOST_GPUS + 1):
+        if tensor_parallel_problem(plan.model, size) is None and replan(plan, tensor_parallel_size=size).feasible:
             return size
     return None
 
@@ -137,9 +138,7 @@ def just_enough(plan: MemoryPlan, requests: int, length: int) -> JustEnough:
     if requests < 1:
         raise InputError("must be at least 1", field="for_requests", value=requests)
     if not 1 <= length <= plan.max_model_len:
-        raise InputError(
-            f"must lie between 1 and max_model_len {plan.max_model_len}", field="at_length", value=length
-        )
+        raise InputError(f"must lie between 1 and max_model_len {plan.max_model_len}", field="at_length", value=length)
     each = blocks_per_request(plan.cache_groups, length, plan.in_flight_tokens)
     blocks = requests * each + (1 if plan.has_null_block else 0)
     needed = blocks * plan.bytes_per_block
@@ -152,6 +151,4 @@ def just_enough(plan: MemoryPlan, requests: int, length: int) -> JustEnough:
         activation=plan.activation_bytes,
         cuda_graphs=plan.cuda_graphs_bytes,
     )
-    return JustEnough(
-        requests, length, each, blocks, needed, fraction, needed <= max(0, plan.available_bytes)
-    )
+    return JustEnough(requests, length, each, blocks, needed, fraction, needed <= max(0, plan.available_bytes))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvplan.catalog import ModelConfig
 from kvplan.memory.defaults import parse_version
 from kvplan.memory.groups import CacheGroup, blocks_per_request, bytes_per_block, cache_groups
-from kvplan.memory.kv_dtype import kv_format
+from kvplan.memory.kv_dtype import model_kv_format
 from kvplan.memory.parallel import stage_layers
 from kvplan.memory.server_facts import ServerFacts
 from kvplan.memory.weights import weights_bytes
@@ -78,7 +78,7 @@ def shape_of(model: ModelConfig, facts: ServerFacts) -> Shape:
     states = any(group.attention == "state_space" for group in model.kv_groups)
     groups = cache_groups(
         model,
-        kv_format(facts.kv_cache_dtype or "auto", facts.dtype or model.dtype, engine),
+        model_kv_format(model, facts.kv_cache_dtype or "auto", engine),
         tensor_parallel_size=tp,
         block_size=16 if states and size % 16 == 0 and engine == "vllm" else size,
         num_speculative_tokens=facts.num_speculative_tokens or 0,
@@ -103,24 +103,39 @@ def identities(facts: ServerFacts) -> Iterator[Check]:
     f = facts
     if f.total_gib and f.gpu_memory_utilization and f.requested_gib is not None:
         computed = f.total_gib * f.gpu_memory_utilization
-        yield Check(
-            "requested", f.requested_gib, computed, "GiB", 0.02, "total x gpu_memory_utilization", True
-        )
+        yield Check("requested", f.requested_gib, computed, "GiB", 0.02, "total x gpu_memory_utilization", True)
     if balance := _balance(facts):
         yield balance
-    if f.kv_tokens and f.max_concurrency and f.max_model_len:
-        if _token_definition(facts) != "blocks":
-            computed = f.max_concurrency * f.max_model_len
-            slack = 0.005 * f.max_model_len + 1
-            yield Check(
-                "tokens", f.kv_tokens, computed, "tokens", slack, "max_concurrency x max_model_len", True
-            )
-    if f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len:
-        slope = f.needed_kv_gib / f.max_model_len
+    if f.kv_tokens and f.max_concurrency and f.max_model_len and _by_concurrency(facts):
+        computed = f.max_concurrency * f.max_model_len
+        slack = 0.005 * f.max_model_len + 1
+        yield Check("tokens", f.kv_tokens, computed, "tokens", slack, "max_concurrency x max_model_len", True)
+    elif f.kv_tokens and f.block_size and f.block_size > 1 and f.pool_gib is None and not _by_concurrency(facts):
+        computed = f.kv_tokens // f.block_size * f.block_size
+        yield Check("tokens", f.kv_tokens, computed, "tokens", 0, f"whole blocks of {f.block_size}", True)
+    if f.parameters and f.weights_gib is not None:
+        computed = f.parameters * 2 / GIB / (f.tensor_parallel_size or 1)
+        words = "parameters x 2 bytes"
+        yield Check("weights", f.weights_gib, computed, "GiB", 0.02 * f.weights_gib, words)
+    slope = single_slope(facts)
+    if slope is not None and f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib:
         computed = f.available_kv_gib / slope
         slack = computed * (0.005 / f.needed_kv_gib + 0.005 / f.available_kv_gib) + (f.block_size or 16)
         words = "available / (needed / max_model_len): one cost a token"
         yield Check("estimated_max_len", f.estimated_max_len, computed, "tokens", slack, words)
+
+
+def single_slope(facts: ServerFacts) -> float | None:
+    """GiB a token, where ``needed`` and ``estimated_max_len`` describe a cost without a fixed part; else None.
+
+    A hybrid model's request costs a fixed part (states, window pages) and so much a token: then the two figures
+    determine both, and check nothing.
+    """
+    f = facts
+    if not (f.needed_kv_gib and f.estimated_max_len and f.available_kv_gib and f.max_model_len):
+        return None
+    slope = f.needed_kv_gib / f.max_model_len
+    return slope if abs(f.available_kv_gib / slope / f.estimated_max_len - 1) < 0.05 else None
 
 
 def _balance(facts: ServerFacts) -> Check | None:
@@ -141,6 +156,9 @@ def _balance(facts: ServerFacts) -> Check | None:
     elif f.weights_gib is not None and f.activation_gib is not None:
         taken = f.weights_gib + f.activation_gib + (f.non_torch_gib or 0.0) + (f.margin_gib or 0.0)
         words = "requested - weights - activation - non-torch"
+    elif f.initial_usage_gib is not None and f.activation_gib is not None:
+        taken = f.initial_usage_gib + f.activation_gib + (f.non_torch_gib or 0.0) + (f.margin_gib or 0.0)
+        words = "requested - in use before - activation - margin"
     else:
         return None
     if graphs_charged(facts) and (graphs := f.cuda_graphs_estimated_gib or f.cuda_graphs_gib):
@@ -154,29 +172,29 @@ def graphs_charged(facts: ServerFacts) -> bool:
     return facts.version is not None and parse_version(facts.version) >= (0, 21)
 
 
-def _token_definition(facts: ServerFacts) -> str:
-    """``blocks``: tokens = blocks x block_size; ``concurrency``: tokens = max_concurrency x max_model_len."""
+def _by_concurrency(facts: ServerFacts) -> bool:
+    """Whether the token line can be concurrency x max_model_len; otherwise it counts blocks."""
     f = facts
-    assert f.kv_tokens and f.max_concurrency and f.max_model_len
-    product = f.max_concurrency * f.max_model_len
-    return "concurrency" if abs(f.kv_tokens - product) <= 0.006 * f.max_model_len + 1 else "blocks"
+    if not (f.kv_tokens and f.max_concurrency and f.max_model_len):
+        return False
+    return abs(f.kv_tokens - f.max_concurrency * f.max_model_len) <= 0.006 * f.max_model_len + 1
 
 
 def against_model(facts: ServerFacts, shape: Shape) -> Iterator[Check]:
     """The server's figures against the model's cache: pool to blocks to tokens to concurrency."""
     f = facts
-    if f.weights_gib is not None and shape.model.layers:
+    if f.weights_gib is not None and shape.model.layers and not f.parameters:
         tp, pp = f.tensor_parallel_size or 1, f.pipeline_parallel_size or 1
-        stages = [weights_bytes(shape.model, tp, pp, rank) for rank in range(pp)]
-        nearest = min(stages, key=lambda held: abs(held / GIB - f.weights_gib))  # type: ignore[operator]
-        yield Check(
-            "weights", f.weights_gib, nearest / GIB, "GiB", 0.01 * f.weights_gib, "the config's shapes"
+        logged = f.weights_gib
+        held = min(
+            (weights_bytes(shape.model, tp, pp, rank) / GIB for rank in range(pp)),
+            key=lambda gib: abs(gib - logged),
         )
+        slack = max(0.01 * logged, _printed(logged))
+        yield Check("weights", logged, held, "GiB", slack, "the config's shapes")
     if f.num_cpu_blocks:
         computed = (f.swap_space_gib or 4.0) * GIB // shape.block_bytes
-        yield Check(
-            "cpu_blocks", f.num_cpu_blocks, computed, "blocks", 1, "swap space (4 GiB) / bytes per block"
-        )
+        yield Check("cpu_blocks", f.num_cpu_blocks, computed, "blocks", 1, "swap space (4 GiB) / bytes per block")
     pool = f.pool_gib
     blocks = f.blocks_before_override or f.num_gpu_blocks
     if pool is not None and blocks and pool > 0:
@@ -184,64 +202,78 @@ def against_model(facts: ServerFacts, shape: Shape) -> Iterator[Check]:
         slack = _printed(pool) * GIB / shape.block_bytes + 1
         yield Check("gpu_blocks", blocks, computed, "blocks", slack, "pool / bytes per block")
     if f.kv_tokens:
-        yield from _tokens(facts, shape, pool, f.num_gpu_blocks)
-    if f.max_concurrency and f.max_model_len and (f.num_gpu_blocks or pool or f.kv_tokens):
-        yield from _concurrency(facts, shape, pool)
+        yield from _tokens(facts, shape, pool)
+    if f.max_concurrency and f.max_model_len:
+        yield from _concurrency(facts, shape, pool, f.max_concurrency, f.max_model_len)
     if f.needed_kv_gib and f.max_model_len:
-        computed = shape.blocks_per_request(f.max_model_len) * shape.block_bytes / GIB
-        yield Check("needed", f.needed_kv_gib, computed, "GiB", 0.006, "one request of max_model_len")
+        yield _needed(facts, shape, f.needed_kv_gib, f.max_model_len)
     if f.estimated_max_len and f.available_kv_gib and not shape.hybrid:
-        computed = f.available_kv_gib * GIB // shape.block_bytes * shape.block_size
-        slack = 0.005 * GIB / shape.token_bytes + shape.block_size
-        yield Check(
-            "estimated_max_len", f.estimated_max_len, computed, "tokens", slack, "pool, in whole blocks"
-        )
+        yield _longest(facts, shape, f.estimated_max_len, f.available_kv_gib)
 
 
 def _printed(gib: float) -> float:
-    """Half a unit of the last place a figure was printed with."""
-    return 0.005 if abs(gib * 100 - round(gib * 100)) < 1e-6 else 0.00005
+    """Half a unit of the last place a figure was printed with; a whole figure may be GB as well as GiB."""
+    if isinstance(gib, int):
+        return 1.0
+    return 0.005 if abs(gib * 100 - round(gib * 100)) < 1e-4 else 0.00005
 
 
-def _tokens(facts: ServerFacts, shape: Shape, pool: float | None, blocks: int | None) -> Iterator[Check]:
-    """Tokens by whichever of the two definitions lies nearer; both are named."""
-    logged = facts.kv_tokens
+def _tokens(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterator[Check]:
+    """Tokens by whichever of the two definitions lies nearer; the words name it."""
+    f, logged = facts, facts.kv_tokens
     assert logged is not None
+    candidates = [count for count in (f.num_gpu_blocks, f.blocks_before_override) if count]
     slack = 0.0
-    if blocks is None:
-        if pool is None or pool <= 0:
-            return
-        blocks = int(pool * GIB // shape.block_bytes)
-        parts = 2 if facts.k_gib is not None else 1
-        slack = parts * _printed(pool) / pool
-    options = {
-        f"blocks x {shape.block_size}" + (" / groups" if shape.hybrid else ""): shape.tokens_by_blocks(blocks)
-    }
-    if facts.max_model_len and (shape.hybrid or facts.max_model_len % shape.block_size):
-        per_request = shape.blocks_per_request(facts.max_model_len)
-        options["max_concurrency x max_model_len"] = int(blocks / per_request * facts.max_model_len)
-    words, computed = min(options.items(), key=lambda option: abs(option[1] - logged))
-    yield Check("tokens", logged, computed, "tokens", slack * computed + shape.block_size, words)
+    if not candidates and pool is not None and pool > 0:
+        candidates = [int(pool * GIB // shape.block_bytes)]
+        slack = (2 if f.k_gib is not None else 1) * _printed(pool) / pool
+    elif not candidates and f.max_concurrency and f.max_model_len and not _by_concurrency(f):
+        per_request = shape.blocks_per_request(f.max_model_len)
+        candidates = [round(f.max_concurrency * per_request)]
+        slack = 0.005 / f.max_concurrency
+    options: list[tuple[str, int]] = []
+    for blocks in candidates:
+        by_blocks = f"blocks x {shape.block_size}" + (" / groups" if shape.hybrid else "")
+        options.append((by_blocks, shape.tokens_by_blocks(blocks)))
+        if f.max_model_len and (shape.hybrid or f.max_model_len % shape.block_size):
+            per_request = shape.blocks_per_request(f.max_model_len)
+            options.append(("max_concurrency x max_model_len", int(blocks / per_request * f.max_model_len)))
+    if options:
+        words, computed = min(options, key=lambda option: abs(option[1] - logged))
+        yield Check("tokens", logged, computed, "tokens", slack * computed + shape.block_size, words)
 
 
-def _concurrency(facts: ServerFacts, shape: Shape, pool: float | None) -> Iterator[Check]:
+def _concurrency(
+    facts: ServerFacts, shape: Shape, pool: float | None, logged: float, max_model_len: int
+) -> Iterator[Check]:
     f = facts
-    assert f.max_concurrency and f.max_model_len
-    per_request = shape.blocks_per_request(f.max_model_len)
-    slack = 0.0051
-    if f.blocks_before_override or f.num_gpu_blocks:
-        blocks = float(f.num_gpu_blocks or 0)
-    elif f.kv_tokens and not shape.hybrid:
-        blocks = f.kv_tokens / shape.block_size
-    elif f.kv_tokens and shape.tokens_by_blocks(1 * len(shape.groups)) and _token_definition(f) == "blocks":
-        # The old figure dropped the remainder of blocks / groups: up to one more block a group.
-        blocks = f.kv_tokens / shape.block_size * len(shape.groups)
-        slack += len(shape.groups) / per_request
-    elif pool:
-        blocks = pool * GIB // shape.block_bytes
+    per_request, slack = shape.blocks_per_request(max_model_len), 0.0051
+    candidates = [float(count) for count in (f.num_gpu_blocks, f.blocks_before_override) if count]
+    if not candidates and f.kv_tokens and not shape.hybrid:
+        candidates = [f.kv_tokens / shape.block_size]
+    elif not candidates and pool:
+        candidates = [pool * GIB // shape.block_bytes]
         slack += _printed(pool) * GIB / shape.block_bytes / per_request
-    else:
-        return
-    yield Check(
-        "max_concurrency", f.max_concurrency, blocks / per_request, "x", slack, "blocks / blocks a request"
-    )
+    if candidates:
+        computed = min((blocks / per_request for blocks in candidates), key=lambda value: abs(value - logged))
+        yield Check("max_concurrency", logged, computed, "x", slack, "blocks / blocks a request")
+
+
+def _needed(facts: ServerFacts, shape: Shape, logged: float, max_model_len: int) -> Check:
+    """One request of max_model_len; engines before the per-stage check charged every stage with the whole model."""
+    blocks = shape.blocks_per_request(max_model_len)
+    options = [("one request of max_model_len", blocks * shape.block_bytes / GIB)]
+    if (facts.pipeline_parallel_size or 1) > 1:
+        options.append(("one request in the layers of all stages", blocks * bytes_per_block(shape.groups) / GIB))
+    words, computed = min(options, key=lambda option: abs(option[1] - logged))
+    return Check("needed", logged, computed, "GiB", 0.006, words)
+
+
+def _longest(facts: ServerFacts, shape: Shape, logged: int, available_gib: float) -> Check:
+    options = [("pool, in whole blocks", shape.block_bytes)]
+    if (facts.pipeline_parallel_size or 1) > 1:
+        options.append(("pool over the layers of all stages, in whole blocks", bytes_per_block(shape.groups)))
+    lengths = [(words, available_gib * GIB // block * shape.block_size) for words, block in options]
+    words, computed = min(lengths, key=lambda option: abs(option[1] - logged))
+    slack = _printed(available_gib) / available_gib * computed + shape.block_size
+    return Check("estimated_max_len", logged, computed, "tokens", slack, words)

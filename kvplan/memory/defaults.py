@@ -92,20 +92,14 @@ def engine_defaults(
     return _lmdeploy(version)
 
 
-def _vllm(
-    version: str, numbers: tuple[int, ...], gpu: Gpu, max_model_len: int, chunked: bool | None
-) -> EngineDefaults:
+def _vllm(version: str, numbers: tuple[int, ...], gpu: Gpu, max_model_len: int, chunked: bool | None) -> EngineDefaults:
     """vLLM's ``arg_utils`` and ``config``: V1 became the engine in 0.8; before it, V0."""
     v1 = numbers >= (0, 8)
     if chunked is None:  # V0 turned it on by itself above 32k tokens
         chunked = v1 or max_model_len > 32768
     seqs, tokens = 256, 2048
     if numbers >= (0, 8, 5):
-        large = (
-            gpu.memory_bytes >= 70 * GIB
-            and "a100" not in gpu.name.lower()
-            and gpu.compute_capability != "12.1"
-        )
+        large = gpu.memory_bytes >= 70 * GIB and "a100" not in gpu.name.lower() and gpu.compute_capability != "12.1"
         if large:
             seqs, tokens = (1024 if numbers >= (0, 9) else 256), 8192
         if numbers >= (0, 26) and gpu.memory_bytes >= 160 * GIB:
@@ -137,9 +131,7 @@ def _vllm(
 def _sglang(version: str, gpu: Gpu) -> EngineDefaults:
     """SGLang's ``server_args``: mem_fraction_static leaves room for graphs and chunks, by GPU size."""
     gib = gpu.memory_bytes / GIB
-    chunk, graphs = (
-        (2048, 8) if gib < 20 else (2048, 24) if gib < 35 else (4096, 32) if gib < 60 else (8192, 256)
-    )
+    chunk, graphs = (2048, 8) if gib < 20 else (2048, 24) if gib < 35 else (4096, 32) if gib < 60 else (8192, 256)
     if gib >= 90:
         chunk, graphs = (8192, 256) if gib < 160 else (16384, 512)
     # Reserved GiB: a constant, 1.5 a thousand chunk tokens, and a share of the largest graph's batch.

@@ -72,9 +72,7 @@ def resolve(flags: MemoryFlags, defaults: EngineDefaults, model: ModelConfig) ->
         if (value := getattr(flags, name)) is not None:
             positive(value, name)
     if flags.num_speculative_tokens < 0:
-        raise InputError(
-            "must not be negative", field="num_speculative_tokens", value=flags.num_speculative_tokens
-        )
+        raise InputError("must not be negative", field="num_speculative_tokens", value=flags.num_speculative_tokens)
     batches = positive(flags.pipeline_parallel_size, "pipeline_parallel_size") + int(flags.async_scheduling)
     return Settings(
         block_size=_given(flags.block_size, defaults.block_size, "block_size"),

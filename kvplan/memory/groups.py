@@ -15,7 +15,7 @@ from kvplan.catalog import KvGroup, ModelConfig, StateSpace
 from kvplan.catalog.architecture import Attention, kv_group_of
 from kvplan.catalog.dtypes import dtype_bytes
 from kvplan.errors import InputError
-from kvplan.memory.kv_dtype import KvFormat, token_bytes
+from kvplan.memory.kv_dtype import KvFormat, kv_format, token_bytes
 from kvplan.memory.parallel import heads_per_rank
 
 _PAD_RATIO = 1.5  # kinds whose layer counts lie closer than this share the larger count
@@ -73,6 +73,12 @@ class CacheGroup:
         if self.attention == "chunked_local":
             return _ceil(min(self.window + in_flight_tokens, length), self.block_size)
         return _ceil(length, self.block_size)
+
+    def resident_bytes(self, length: int) -> int:
+        """Bytes that ``length`` tokens must keep, windows applied and blocks not rounded: the lower bound."""
+        if self.attention == "state_space":
+            return self.bytes_per_block
+        return self.token_bytes * (min(length, self.window) if self.window else length)
 
     def on_stage(self, stage: range) -> CacheGroup:
         """The part of this group that one pipeline stage holds; it may be empty."""
@@ -136,9 +142,7 @@ def blocks_per_request(groups: Iterable[CacheGroup], length: int, in_flight_toke
     return sum(group.blocks_per_request(length, in_flight_tokens) for group in groups)
 
 
-def state_bytes(
-    state: StateSpace, model_dtype: str, tensor_parallel_size: int, num_speculative_tokens: int = 0
-) -> int:
+def state_bytes(state: StateSpace, model_dtype: str, tensor_parallel_size: int, num_speculative_tokens: int = 0) -> int:
     """One sequence's state in one layer of one rank; speculation widens the convolution's memory."""
     tp = tensor_parallel_size
     convolution = state.conv_channels // tp * (state.conv_kernel - 1 + num_speculative_tokens)
@@ -156,11 +160,7 @@ def _kinds(model: ModelConfig, form: KvFormat, tp: int, block_size: int, specula
         members = [
             (
                 group,
-                tuple(
-                    i
-                    for i, layer in enumerate(model.layers)
-                    if layer.caches and _same(kv_group_of(layer), group)
-                ),
+                tuple(i for i, layer in enumerate(model.layers) if layer.caches and _same(kv_group_of(layer), group)),
             )
             for group in model.kv_groups
         ]
@@ -184,13 +184,11 @@ def _kinds(model: ModelConfig, form: KvFormat, tp: int, block_size: int, specula
 
 
 def _token(group: KvGroup, form: KvFormat, tp: int) -> int:
-    return token_bytes(
-        group.attention,
-        heads_per_rank(group.num_key_value_heads, tp),
-        group.head_dim,
-        group.value_head_dim,
-        form,
-    )
+    """One token in one layer. Sparse MLA keeps an indexer's key too, and its fp8 cache has a layout of its own."""
+    if group.indexer_bytes and form.name.startswith("fp8"):
+        form = kv_format("fp8_ds_mla", "bfloat16")
+    heads = heads_per_rank(group.num_key_value_heads, tp)
+    return token_bytes(group.attention, heads, group.head_dim, group.value_head_dim, form) + group.indexer_bytes
 
 
 def _same(one: KvGroup, other: KvGroup) -> bool:
@@ -248,9 +246,7 @@ def _equal_pages(kinds: Sequence[_Kind]) -> list[_Kind]:
         if kind.group.state is None and largest % kind.page == 0:
             kind = replace(kind, block_size=kind.block_size * (largest // kind.page))
         elif kind.group.attention == "mla" and kind.page != largest:
-            raise InputError(
-                "MLA pages that do not divide the other groups' pages", field="model", value=kind.page
-            )
+            raise InputError("MLA pages that do not divide the other groups' pages", field="model", value=kind.page)
         equal.append(replace(kind, page=largest))
     return equal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvplan.catalog import ModelConfig
 from kvplan.catalog.dtypes import dtype_bytes
 from kvplan.errors import InputError
 
@@ -83,6 +84,12 @@ def kv_format(kv_cache_dtype: str, model_dtype: str, engine: str = "vllm") -> Kv
             value=kv_cache_dtype,
             hint="one of " + ", ".join(known),
         ) from None
+
+
+def model_kv_format(model: ModelConfig, kv_cache_dtype: str = "auto", engine: str = "vllm") -> KvFormat:
+    """The same for a model, whose checkpoint may itself ask for a type where the flag says ``auto``."""
+    asked = model.kv_cache_dtype if str(kv_cache_dtype).strip().lower() == "auto" else kv_cache_dtype
+    return kv_format(asked, model.dtype, engine)
 
 
 def token_bytes(attention: str, kv_heads: int, head_dim: int, value_head_dim: int, form: KvFormat) -> int:

@@ -50,17 +50,18 @@ _VLLM = (
     rf"Estimated CUDA graph memory: (?P<cuda_graphs_estimated_gib>{_N}) GiB",
     rf"CUDA graph pool memory: (?P<cuda_graphs_gib>{_N}) GiB \(actual\), (?P<cuda_graphs_estimated_gib>{_N}) GiB",
     rf"Graph capturing finished in {_N} secs?, took (?P<cuda_graphs_gib>{_N}) GiB",
-    rf"max seq len \((?P<max_model_len>{_I})\),? \(?(?P<needed_kv_gib>{_N}) GiB KV cache is needed, which is larger than "
-    rf"the available KV cache memory \((?P<available_kv_gib>{_N}) GiB\)",
+    rf"max seq len \((?P<max_model_len>{_I})\),? \(?(?P<needed_kv_gib>{_N}) GiB KV cache is needed, which is larger "
+    rf"than the available KV cache memory \((?P<available_kv_gib>{_N}) GiB\)",
     rf"estimated maximum model length is (?P<estimated_max_len>{_I})",
-    rf"max seq len \((?P<max_model_len>{_I})\) is larger than the maximum number of tokens that can be stored in KV cache "
-    rf"\((?P<kv_tokens>{_I})\)",
+    rf"max seq len \((?P<max_model_len>{_I})\) is larger than the maximum number of tokens that can be stored in KV "
+    rf"cache \((?P<kv_tokens>{_I})\)",
     rf"reserved (?P<available_kv_gib>{_N}) GiB memory for KV Cache as specified",
     r"Setting attention block size to (?P<block_size>\d+) tokens",
     rf"Padding mamba page size by (?P<mamba_padding_percent>{_N})%",
     r"Chunked prefill is enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)",
     r"Defaulting max_num_seqs to (?P<max_num_seqs>\d+) for",
-    r"Running: (?P<running>\d+) reqs, .*?Waiting: (?P<waiting>\d+) reqs,.*?GPU KV cache usage: (?P<kv_usage_percent>[\d.]+)%",
+    r"Running: (?P<running>\d+) reqs, .*?Waiting: (?P<waiting>\d+) reqs,.*?"
+    r"GPU KV cache usage: (?P<kv_usage_percent>[\d.]+)%",
 )
 _SGLANG = (
     rf"max_total_num_tokens=(?P<kv_tokens>{_I})",
@@ -118,7 +119,29 @@ _FLAG_LINES = (
 )
 _METRIC = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-_PER_RANK = {"available_kv_gib": min, "weights_gib": max, "activation_gib": max, "non_torch_gib": max}
+_STAMP = re.compile(r"\b(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_START_LASTS_S = 6 * 3600.0
+_PER_RANK = {
+    "available_kv_gib": min,
+    "weights_gib": max,
+    "activation_gib": max,
+    "non_torch_gib": max,
+    "kv_tokens": min,
+    "num_gpu_blocks": min,
+    "max_concurrency": min,
+}
+_ONE_A_START = {
+    "version",
+    "model",
+    "max_model_len",
+    "kv_tokens",
+    "num_gpu_blocks",
+    "max_concurrency",
+    "weights_gib",
+    "available_kv_gib",
+    "needed_kv_gib",
+}
+_Said = tuple[str | None, str, Any]
 _INTEGERS = {
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -141,36 +164,88 @@ _TEXTS = {"version", "model", "dtype", "quantization", "kv_cache_dtype"}
 
 
 def read_log(lines: Iterable[str], *, source: str = "") -> ServerFacts:
-    """The facts in a start-up log or a ``/metrics`` page.
+    """The facts in one server's start-up log or ``/metrics`` page; of several servers', the last.
 
     Raises:
         InputError: not one line of it is understood.
     """
-    found: dict[str, Any] = {}
-    places: dict[str, int] = {}
-    engine = None
+    return read_servers(lines, source=source)[-1]
+
+
+def read_servers(lines: Iterable[str], *, source: str = "") -> tuple[ServerFacts, ...]:
+    """The same for a file that may hold several starts: one record each, in order.
+
+    A new start is one whose figures contradict the earlier ones, or whose lines are hours apart.
+
+    Raises:
+        InputError: not one line of it is understood.
+    """
+    servers: list[_Server] = []
     for number, line in enumerate(lines, start=1):
-        for said_by, name, value in _read_line(line):
-            engine = said_by or engine
-            if name in found and name in _PER_RANK and _is_worker_line(line):
-                value = _PER_RANK[name](found[name], value)
-            found[name] = value
-            places[name] = number
-    found.pop("free_gib", None)
-    if not found:
+        said = list(_read_line(line))
+        if not said:
+            continue
+        if not servers or servers[-1].ended_before(line, said):
+            servers.append(_Server())
+        servers[-1].take(number, line, said)
+    if not servers:
         raise InputError(
             "no start-up line of vLLM, SGLang, TensorRT-LLM or LMDeploy and no metric of theirs is in it",
             source=source or None,
             hint='looked for lines such as "GPU KV cache size: 476,016 tokens" or vllm:cache_config_info',
         )
-    if found.get("quantization") in ("None", "none"):
-        found.pop("quantization")
-    if "num_gpu_blocks_override" in found:
-        found["num_gpu_blocks"] = found["num_gpu_blocks_override"]
-    return ServerFacts(engine=engine, lines=tuple(sorted(places.items())), **found)
+    return tuple(server.facts() for server in servers)
 
 
-def _read_line(line: str) -> Iterator[tuple[str | None, str, Any]]:
+class _Server:
+    """The facts of one start, gathered line by line."""
+
+    def __init__(self) -> None:
+        self._engine: str | None = None
+        self._found: dict[str, Any] = {}
+        self._places: dict[str, int] = {}
+        self._time: float | None = None
+
+    def ended_before(self, line: str, said: list[_Said]) -> bool:
+        """Whether ``line`` belongs to another start."""
+        if not any(name in _ONE_A_START for _, name, _ in said):
+            return False
+        now = _time_of(line)
+        if now is not None and self._time is not None and abs(now - self._time) > _START_LASTS_S:
+            return True
+        if any(engine is not None and self._engine not in (None, engine) for engine, _, _ in said):
+            return True
+        changed = any(name in _ONE_A_START and self._found.get(name, value) != value for _, name, value in said)
+        return changed and not _is_worker_line(line)
+
+    def take(self, number: int, line: str, said: list[_Said]) -> None:
+        self._time = _time_of(line) or self._time
+        for engine, name, value in said:
+            self._engine = engine or self._engine
+            if name in self._found and name in _PER_RANK and _is_worker_line(line):
+                value = _PER_RANK[name](self._found[name], value)
+            self._found[name] = value
+            self._places[name] = number
+
+    def facts(self) -> ServerFacts:
+        found = {name: value for name, value in self._found.items() if name != "free_gib"}
+        if found.get("quantization") in ("None", "none"):
+            found.pop("quantization")
+        if "num_gpu_blocks_override" in found:
+            found["num_gpu_blocks"] = found["num_gpu_blocks_override"]
+        return ServerFacts(engine=self._engine, lines=tuple(sorted(self._places.items())), **found)
+
+
+def _time_of(line: str) -> float | None:
+    """Seconds into a year of 31-day months, by the ``MM-DD HH:MM:SS`` of a log line; None where it has none."""
+    match = _STAMP.search(line)
+    if match is None:
+        return None
+    month, day, hour, minute, second = (int(part) for part in match.groups())
+    return ((month * 31 + day) * 24 + hour) * 3600.0 + minute * 60 + second
+
+
+def _read_line(line: str) -> Iterator[_Said]:
     if line.startswith("#") and " blocks:" not in line:
         return
     if metric := _METRIC.match(line):
@@ -192,7 +267,7 @@ def _read_line(line: str) -> Iterator[tuple[str | None, str, Any]]:
                         yield None, name, _value(name, text)
 
 
-def _read_metric(name: str, labels: str, value: str) -> Iterator[tuple[str | None, str, Any]]:
+def _read_metric(name: str, labels: str, value: str) -> Iterator[_Said]:
     if name == "vllm:cache_config_info":
         renamed = {"cache_dtype": "kv_cache_dtype", "kv_cache_size_tokens": "kv_tokens"}
         wanted = {
@@ -236,4 +311,5 @@ def _value(name: str, text: str) -> Any:
 
 
 def _is_worker_line(line: str) -> bool:
-    return "Worker" in line or "TP" in line or "rank" in line.lower()
+    """Whether one of several ranks or replicas speaks."""
+    return re.search(r"Worker|\bTP\d|_DP[1-9]|\brank\b|RayWorker", line) is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError
+from kvplan.files import write_text
 
 GIB = 2**30
 
@@ -34,10 +35,7 @@ class MemoryOverrides:
     def from_gib(cls, *, origin: str = "given", **terms: float | None) -> MemoryOverrides:
         """The same from GiB: ``weights=14.99``, ``activation=1.89``, ..."""
         return cls(
-            **{
-                f"{name}_bytes": None if value is None else round(value * GIB)
-                for name, value in terms.items()
-            },
+            **{f"{name}_bytes": None if value is None else round(value * GIB) for name, value in terms.items()},
             origin=origin,
         )
 
@@ -83,16 +81,12 @@ def load_overrides(path: str | Path) -> MemoryOverrides:
             hint=", ".join(sorted(known)),
         )
     for name, value in terms.items():
-        if name != "origin" and not (
-            value is None or (isinstance(value, int) and not isinstance(value, bool))
-        ):
+        if name != "origin" and not (value is None or (isinstance(value, int) and not isinstance(value, bool))):
             raise InputError("whole bytes are needed", field=f"memory.{name}", value=value, source=str(path))
     return MemoryOverrides(**terms)
 
 
-def save_overrides(
-    overrides: MemoryOverrides, path: str | Path, *, header: dict[str, Any] | None = None
-) -> None:
+def save_overrides(overrides: MemoryOverrides, path: str | Path, *, header: dict[str, Any] | None = None) -> None:
     """Write overrides so that `load_overrides` reads them back; ``header`` is kept beside them for people."""
     import yaml
 
@@ -100,7 +94,4 @@ def save_overrides(
     document: dict[str, Any] = {"memory": {name: value for name, value in terms.items() if value is not None}}
     if header:
         document["measured_on"] = header
-    target = Path(path)
-    part = target.with_name(target.name + ".part")
-    part.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    part.replace(target)
+    write_text(path, yaml.safe_dump(document, sort_keys=False))

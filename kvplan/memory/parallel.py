@@ -13,9 +13,7 @@ def heads_per_rank(kv_heads: int, tensor_parallel_size: int) -> int:
     return max(1, kv_heads // tensor_parallel_size)
 
 
-def stage_layers(
-    layers: int, pipeline_parallel_size: int, partition: Sequence[int] | None = None
-) -> tuple[range, ...]:
+def stage_layers(layers: int, pipeline_parallel_size: int, partition: Sequence[int] | None = None) -> tuple[range, ...]:
     """The layers of each pipeline stage, as vLLM cuts them (``distributed/utils.py``, 0.33).
 
     Layers that do not divide go one each to the stages before the last, from the back; ``partition`` is
@@ -51,25 +49,26 @@ def padded_vocab(vocab_size: int, multiple: int = 64) -> int:
 def tensor_parallel_problem(model: ModelConfig, tensor_parallel_size: int) -> str | None:
     """Why this model cannot be split so many ways, or None.
 
-    Query heads must divide; KV heads must divide or be divided by the size; the vocabulary must divide after
-    padding to 64 rows, and the feed-forward width must divide.
+    Query heads must divide; KV heads must divide or be replicated evenly; the vocabulary (padded to 64 rows) and the
+    feed-forward widths must divide, into whole blocks where a checkpoint's scales cover blocks.
     """
     tp = tensor_parallel_size
-    if tp < 1:
-        return f"tensor_parallel_size {tp} is not positive"
     if tp == 1:
         return None
-    for heads in {layer.num_attention_heads for layer in model.layers if layer.num_attention_heads}:
+    reasons = []
+    for heads in sorted({layer.num_attention_heads for layer in model.layers if layer.num_attention_heads}):
         if heads % tp:
-            return f"{heads} attention heads cannot be divided by {tp}"
-    for kv_heads in {
-        layer.num_key_value_heads for layer in model.layers if layer.attention not in ("mla", "none")
-    }:
-        if kv_heads and kv_heads % tp and tp % kv_heads:
-            return f"{kv_heads} KV heads can neither be divided by {tp} nor replicated over it"
-    if model.vocab_size and model.vocab_size % tp:
-        return f"a vocabulary of {model.vocab_size} cannot be divided by {tp}"
-    for width in {layer.intermediate_size for layer in model.layers if layer.feed_forward == "dense"}:
+            reasons.append(f"{heads} attention heads cannot be divided by {tp}")
+    own = {layer.num_key_value_heads for layer in model.layers if layer.attention not in ("mla", "none", "state_space")}
+    for kv_heads in sorted(own):
+        if kv_heads % tp and tp % kv_heads:
+            reasons.append(f"{kv_heads} KV heads can neither be divided by {tp} nor replicated over it")
+    if padded_vocab(model.vocab_size) % tp:
+        reasons.append(f"a vocabulary of {model.vocab_size} cannot be divided by {tp}")
+    block = model.quantization.block[0] if model.quantization and model.quantization.block else 1
+    for width in sorted({layer.intermediate_size for layer in model.layers if layer.intermediate_size}):
         if width % tp:
-            return f"a feed-forward width of {width} cannot be divided by {tp}"
-    return None
+            reasons.append(f"a feed-forward width of {width} cannot be divided by {tp}")
+        elif width // tp % block:
+            reasons.append(f"a feed-forward width of {width} / {tp} is no multiple of the scales' block of {block}")
+    return "; ".join(reasons) or None

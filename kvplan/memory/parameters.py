@@ -98,9 +98,7 @@ def active_params(model: ModelConfig) -> int:
             weight.part == "embedding" and not (model.tie_word_embeddings and weight.rows > 1)
         ):
             continue
-        active += (
-            weight.parameters // weight.count * (weight.active if weight.part == "experts" else weight.count)
-        )
+        active += weight.parameters // weight.count * (weight.active if weight.part == "experts" else weight.count)
     return active
 
 
@@ -161,9 +159,7 @@ def _mla(model: ModelConfig, index: int) -> Iterator[Weight]:
             model.index_heads * model.index_head_dim,
             "none",
         )
-        yield Weight(
-            "indexer k", "attention", index, hidden, model.index_head_dim + model.index_heads, "none"
-        )
+        yield Weight("indexer k", "attention", index, hidden, model.index_head_dim + model.index_heads, "none")
 
 
 def _state_space(model: ModelConfig, layer: LayerKind, index: int) -> Iterator[Weight]:
@@ -186,9 +182,12 @@ def _feed_forward(model: ModelConfig, layer: LayerKind, index: int) -> Iterator[
             yield Weight("down bias", "dense_mlp", index, 1, hidden, "none", linear=False)
     elif layer.feed_forward == "moe":
         width, experts, chosen = layer.intermediate_size, model.num_experts, model.num_experts_per_tok
+        seen = model.expert_hidden_size or hidden
+        if model.expert_hidden_size:
+            yield Weight("latent projections", "router", index, hidden, 2 * seen, "none")
         yield Weight("router", "router", index, hidden, experts, "none")
-        yield Weight("experts up", "experts", index, hidden, matrices * width, count=experts, active=chosen)
-        yield Weight("experts down", "experts", index, width, hidden, count=experts, active=chosen)
+        yield Weight("experts up", "experts", index, seen, matrices * width, count=experts, active=chosen)
+        yield Weight("experts down", "experts", index, width, seen, count=experts, active=chosen)
         if model.expert_bias:
             yield Weight(
                 "experts bias",
@@ -200,9 +199,7 @@ def _feed_forward(model: ModelConfig, layer: LayerKind, index: int) -> Iterator[
                 active=chosen,
                 linear=False,
             )
-            yield Weight(
-                "experts down bias", "experts", index, 1, hidden, "none", experts, chosen, linear=False
-            )
+            yield Weight("experts down bias", "experts", index, 1, hidden, "none", experts, chosen, linear=False)
         if shared := model.shared_expert_intermediate_size:
             yield Weight("shared up", "shared_expert", index, hidden, matrices * shared)
             yield Weight("shared down", "shared_expert", index, shared, hidden)

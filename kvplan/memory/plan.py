@@ -11,7 +11,7 @@ from kvplan.catalog import Gpu, ModelConfig
 from kvplan.memory.defaults import EngineDefaults, engine_defaults, parse_version
 from kvplan.memory.flags import MemoryFlags, Settings, resolve
 from kvplan.memory.groups import CacheGroup, blocks_per_request, cache_groups
-from kvplan.memory.kv_dtype import kv_format
+from kvplan.memory.kv_dtype import model_kv_format
 from kvplan.memory.overrides import NO_OVERRIDES, MemoryOverrides
 from kvplan.memory.parallel import stage_layers, tensor_parallel_problem
 from kvplan.memory.problems import Problem, length_does_not_fit, longest_length, no_cache, too_large
@@ -168,9 +168,7 @@ def replan(plan: MemoryPlan, **changes: Any) -> MemoryPlan:
     """The same server with some flags changed; stated weights are dropped where the split changes."""
     flags = replace(plan.flags, **changes)
     if {"tensor_parallel_size", "pipeline_parallel_size"} & set(changes):
-        flags = replace(
-            flags, overrides=replace(flags.overrides, weights_bytes=None), pp_layer_partition=None
-        )
+        flags = replace(flags, overrides=replace(flags.overrides, weights_bytes=None), pp_layer_partition=None)
     return plan_flags(plan.model, plan.gpu, flags)
 
 
@@ -204,7 +202,7 @@ def plan_flags(model: ModelConfig, gpu: Gpu, flags: MemoryFlags) -> MemoryPlan:
         engine=defaults.engine,
         version=defaults.version,
         block_size=smallest,
-        kv_cache_dtype=flags.kv_cache_dtype,
+        kv_cache_dtype=model.kv_cache_dtype if flags.kv_cache_dtype == "auto" else flags.kv_cache_dtype,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -241,7 +239,7 @@ def kv_bytes_per_token(
     pipeline_parallel_size: int = 1,
 ) -> int:
     """Cache bytes of one token on one GPU, all its layers at full length; the fullest pipeline stage's."""
-    form = kv_format(kv_cache_dtype, model.dtype)
+    form = model_kv_format(model, kv_cache_dtype)
     groups = cache_groups(model, form, tensor_parallel_size=tensor_parallel_size)
     stages = stage_layers(model.num_hidden_layers, pipeline_parallel_size)
     return max(sum(group.on_stage(stage).token_bytes for group in groups) for stage in stages)
@@ -254,7 +252,7 @@ def _groups(
     hybrid = defaults.engine == "vllm" and parse_version(defaults.version) >= (0, 10)
     return cache_groups(
         model,
-        kv_format(flags.kv_cache_dtype, model.dtype, defaults.engine),
+        model_kv_format(model, flags.kv_cache_dtype, defaults.engine),
         tensor_parallel_size=flags.tensor_parallel_size,
         block_size=settings.block_size,
         num_speculative_tokens=flags.num_speculative_tokens,

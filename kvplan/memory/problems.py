@@ -21,9 +21,7 @@ class Problem:
     estimated_max_len: int = 0
 
 
-def longest_length(
-    groups: Iterable[CacheGroup], usable_blocks: int, in_flight_tokens: int, at_most: int
-) -> int:
+def longest_length(groups: Iterable[CacheGroup], usable_blocks: int, in_flight_tokens: int, at_most: int) -> int:
     """The longest sequence that fits ``usable_blocks``, not beyond ``at_most``; 0 if not even one token
     does."""
     groups = tuple(groups)

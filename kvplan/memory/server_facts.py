@@ -37,6 +37,7 @@ class ServerFacts:
     requested_gib: float | None = None
     initial_usage_gib: float | None = None
     weights_gib: float | None = None
+    parameters: int | None = None
     activation_gib: float | None = None
     peak_torch_gib: float | None = None
     """V0's peak, weights included."""

@@ -40,9 +40,7 @@ def weights_bytes(
     stage = stages[rank]
     tp = tensor_parallel_size
     held = sum(
-        _bytes(weight, model, tp)
-        for weight in weights(model)
-        if _on_stage(weight, stage, rank, len(stages), model)
+        _bytes(weight, model, tp) for weight in weights(model) if _on_stage(weight, stage, rank, len(stages), model)
     )
     return round(held) + rotary_table_bytes(model)
 

@@ -35,48 +35,85 @@ class Change:
 RELAXATION = 8
 """How far a what-if loosens a limit: the pool, the sequences, the token budget."""
 
+SIZED_BY_MEMORY = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+"""Settings whose defaults depend on the GPU's memory: a what-if about memory must hold them."""
+
 QUANTIZED = (("fp8", "FP8"), ("int8_per_token_head", "INT8"), ("int4_per_token_head", "4-bit"))
 
 
-def changes_for(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
+@dataclass(frozen=True)
+class Deployed:
+    """What a run was: the scenario as given and, flat, its ``settings`` with every default filled in."""
+
+    scenario: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    pool_bytes: int
+    blocks: int
+    total_bytes: int
+
+    @property
+    def pool_in_blocks(self) -> bool:
+        return (self.scenario.get("cache") or {}).get("num_gpu_blocks_override") is not None
+
+    @property
+    def pool_given(self) -> bool:
+        cache = self.scenario.get("cache") or {}
+        return self.pool_in_blocks or cache.get("kv_cache_memory_bytes") is not None
+
+    def same_bytes(self) -> Overrides:
+        """A pool given in blocks stays the same bytes when the bytes of a block change."""
+        if not self.pool_in_blocks:
+            return {}
+        return {"num_gpu_blocks_override": None, "kv_cache_memory_bytes": self.pool_bytes}
+
+
+def changes_for(scenario: Mapping[str, Any], run: Mapping[str, Any]) -> list[Change]:
     """What can be tried on a deployment.
 
     Args:
-        scenario: ``summary["scenario"]``, every default filled in.
-        memory: ``memory`` of its run: the pool as it came out.
+        scenario: ``summary["scenario"]``.
+        run: its entry of ``summary["runs"]``.
     """
+    plan = run["memory"]["plan"]
+    deployed = Deployed(
+        scenario,
+        run["settings"],
+        plan["kv_cache_bytes"],
+        run["memory"]["num_gpu_blocks"],
+        plan["total_bytes"],
+    )
     return [
-        *_allocation(scenario, memory),
-        *_prefixes(scenario),
-        *_quantization(scenario, memory),
-        *_limits(scenario),
-        *_memory(scenario, memory),
-        *_step(scenario),
+        *_allocation(deployed),
+        *_prefixes(deployed),
+        *_quantization(deployed),
+        *_limits(deployed),
+        *_memory(deployed),
+        *_step(deployed),
     ]
 
 
-def _allocation(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
-    cache = scenario["cache"]
-    if cache["layout"] == "contiguous":
+def _allocation(deployed: Deployed) -> list[Change]:
+    settings = deployed.settings
+    if settings["layout"] == "contiguous":
         return [
             Change(
                 "paged",
                 "allocation",
-                "Paged blocks instead of contiguous extents",
+                "Paged blocks, not contiguous extents",
                 {"cache": {"layout": "paged", "enable_prefix_caching": False}},
                 "Gives a sequence blocks as it grows, so nothing is reserved or lost in holes.",
                 "the bytes of a token, or the time of a step.",
                 "any engine with a paged KV cache (vLLM, SGLang, TensorRT-LLM)",
             )
         ]
-    size = cache["block_size"]
+    size = settings["block_size"]
     other = 16 if size > 16 else 32
     return [
         Change(
             "block_size",
             "allocation",
             f"Block size {other}",
-            {"cache": {"block_size": other, **_same_bytes(scenario, memory)}},
+            {"cache": {"block_size": other, **deployed.same_bytes()}},
             "Small blocks leave less of a sequence's last one empty; large ones mean shorter block tables.",
             "the bytes of a token.",
             f"--block-size {other}",
@@ -84,11 +121,10 @@ def _allocation(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[
     ]
 
 
-def _prefixes(scenario: Mapping[str, Any]) -> list[Change]:
-    cache = scenario["cache"]
-    if cache["enable_prefix_caching"]:
+def _prefixes(deployed: Deployed) -> list[Change]:
+    if deployed.settings["enable_prefix_caching"]:
         return []
-    paged = cache["layout"] == "paged"
+    paged = deployed.settings["layout"] == "paged"
     return [
         Change(
             "prefix_caching",
@@ -103,13 +139,13 @@ def _prefixes(scenario: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def _quantization(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
-    now = scenario["cache"]["kv_cache_dtype"]
+def _quantization(deployed: Deployed) -> list[Change]:
+    now = deployed.settings["kv_cache_dtype"]
     if now not in ("auto", "bfloat16", "float16", "float32"):
         return []
     found = []
     for dtype, name in QUANTIZED:
-        overrides: Overrides = {"cache": {"kv_cache_dtype": dtype, **_same_bytes(scenario, memory)}}
+        overrides: Overrides = {"cache": {"kv_cache_dtype": dtype, **deployed.same_bytes()}}
         found.append(
             Change(
                 dtype,
@@ -125,10 +161,10 @@ def _quantization(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> lis
     return found
 
 
-def _limits(scenario: Mapping[str, Any]) -> list[Change]:
-    scheduler = scenario["scheduler"]
+def _limits(deployed: Deployed) -> list[Change]:
+    settings = deployed.settings
     found = []
-    if scheduler.get("batching") == "static":
+    if (deployed.scenario.get("scheduler") or {}).get("batching") == "static":
         found.append(
             Change(
                 "continuous",
@@ -140,7 +176,7 @@ def _limits(scenario: Mapping[str, Any]) -> list[Change]:
                 "any engine with continuous batching (vLLM, SGLang, TensorRT-LLM)",
             )
         )
-    seqs, tokens = scheduler["max_num_seqs"], scheduler["max_num_batched_tokens"]
+    seqs, tokens = settings["max_num_seqs"], settings["max_num_batched_tokens"]
     return [
         *found,
         Change(
@@ -164,11 +200,10 @@ def _limits(scenario: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def _memory(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Change]:
-    cache, parallel = scenario["cache"], scenario["parallel"]
+def _memory(deployed: Deployed) -> list[Change]:
     found = []
-    utilization = cache.get("gpu_memory_utilization")
-    if utilization is not None and utilization < 0.945 and not _pinned(scenario):
+    utilization = deployed.settings["gpu_memory_utilization"]
+    if utilization < 0.945 and not deployed.pool_given:
         found.append(
             Change(
                 "gpu_memory_utilization",
@@ -181,25 +216,29 @@ def _memory(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Chan
                 "Less headroom for spikes.",
             )
         )
-    ranks = 2 * parallel["tensor_parallel_size"]
+    ranks = 2 * deployed.settings["tensor_parallel_size"]
     found.append(
         Change(
             "gpus",
             "memory",
             "One GPU more" if ranks == 2 else f"{ranks} GPUs for {ranks // 2}",
-            {"parallel": {"tensor_parallel_size": ranks}, "cache": _same_bytes(scenario, memory)},
+            {"parallel": {"tensor_parallel_size": ranks}, "cache": deployed.same_bytes()},
             "Splits weights, heads and KV over twice the GPUs; each reads half as much a step.",
             "holes and reservations; a layer now waits for an all-reduce.",
             f"--tensor-parallel-size {ranks}",
         )
     )
-    pool = round(memory["pool_gib"] * 2**30) * RELAXATION
+    blocks = deployed.blocks * RELAXATION
     found.append(
         Change(
             "unlimited_pool",
             "memory",
             f"{RELAXATION} times the pool",
-            {"cache": {"kv_cache_memory_bytes": pool, "num_gpu_blocks_override": None}},
+            {
+                "gpu": {**_gpu(deployed), "memory_bytes": deployed.total_bytes + RELAXATION * deployed.pool_bytes},
+                "cache": {"num_gpu_blocks_override": blocks, "kv_cache_memory_bytes": None},
+                "scheduler": {key: deployed.settings[key] for key in SIZED_BY_MEMORY},
+            },
             "As if memory were no object: how much memory costs this trace.",
             "the sequence limit, the token budget, or the time of a step.",
             what_if=True,
@@ -208,15 +247,14 @@ def _memory(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> list[Chan
     return found
 
 
-def _step(scenario: Mapping[str, Any]) -> list[Change]:
-    timing = scenario["timing"]
+def _step(deployed: Deployed) -> list[Change]:
+    timing = deployed.scenario.get("timing")
     if not (timing == "roofline" or (isinstance(timing, Mapping) and timing.get("roofline") is not None)):
         return []
     from kvplan.catalog.gpu import load_gpu
 
-    gpu = load_gpu(scenario["gpu"])
-    given = scenario["gpu"]
-    base = dict(given) if isinstance(given, Mapping) else {"base": given, "name": given}
+    gpu = load_gpu(deployed.scenario["gpu"])
+    base = _gpu(deployed)
     return [
         Change(
             "compute",
@@ -239,13 +277,14 @@ def _step(scenario: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def _pinned(scenario: Mapping[str, Any]) -> bool:
-    cache = scenario["cache"]
-    return cache.get("num_gpu_blocks_override") is not None or cache.get("kv_cache_memory_bytes") is not None
+def _gpu(deployed: Deployed) -> dict[str, Any]:
+    """The deployment's GPU as a mapping, to change a fact of."""
+    given = deployed.scenario["gpu"]
+    if isinstance(given, Mapping):
+        return {key: value for key, value in given.items() if key != "memory_gib"} | _memory_bytes(given)
+    return {"base": given, "name": given}
 
 
-def _same_bytes(scenario: Mapping[str, Any], memory: Mapping[str, Any]) -> Overrides:
-    """A pool given in blocks stays the same bytes when the bytes of a block change."""
-    if scenario["cache"].get("num_gpu_blocks_override") is None:
-        return {}
-    return {"num_gpu_blocks_override": None, "kv_cache_memory_bytes": round(memory["pool_gib"] * 2**30)}
+def _memory_bytes(given: Mapping[str, Any]) -> dict[str, int]:
+    gib = given.get("memory_gib")
+    return {} if gib is None else {"memory_bytes": round(float(gib) * 2**30)}

@@ -57,7 +57,7 @@ def diagnose(scenario: Scenario, simulate: Simulate | None = None) -> dict[str, 
     trials = Trials(scenario, simulate)
     base = trials.run()
     assert base.run is not None
-    changes = changes_for(base.scenario, base.run["memory"])
+    changes = changes_for(base.scenario, base.run)
     findings = find(trials, changes)
     mends = [finding.mend for finding in findings if finding.mend is not None]
     after = trials.run(mends) if mends else base
@@ -67,10 +67,11 @@ def diagnose(scenario: Scenario, simulate: Simulate | None = None) -> dict[str, 
     _mark(rows, mends)
     if len(mends) > 1:
         rows.insert(0, _together(base, mends, after))
+    assert after.run is not None
     return {
         "verdict": sentence(base, findings, mends, after),
         "binds": [finding.cause for finding in findings],
-        "flags": serve_flags(after.scenario),
+        "flags": serve_flags(after.run["settings"]),
         "timing": base.scenario.get("timing"),
         "base": _figures(base),
         "changes": rows,
@@ -109,11 +110,7 @@ def _heaviest(trials: Trials, changes: list[Change], done: list[Change]) -> Find
     before = trials.run(done)
     best: tuple[float, float, Change] | None = None
     for change in changes:
-        if (
-            change.relaxes not in CONFIGURED
-            or change in done
-            or change.key in ("gpus", "gpu_memory_utilization")
-        ):
+        if change.relaxes not in CONFIGURED or change in done or change.key in ("gpus", "gpu_memory_utilization"):
             continue
         if change.relaxes in {one.relaxes for one in done}:
             continue
@@ -128,9 +125,7 @@ def _heaviest(trials: Trials, changes: list[Change], done: list[Change]) -> Find
     return None if best is None else _finding(trials, changes, done, best[2], best[1])
 
 
-def _finding(
-    trials: Trials, changes: list[Change], done: list[Change], change: Change, helped: float
-) -> Finding:
+def _finding(trials: Trials, changes: list[Change], done: list[Change], change: Change, helped: float) -> Finding:
     if change.relaxes != "memory":
         return Finding(change.relaxes, change, change, helped)
     before = trials.run(done)
@@ -169,9 +164,7 @@ def _pair(trials: Trials, changes: list[Change]) -> list[Finding]:
 def _step(trials: Trials, changes: list[Change]) -> list[Finding]:
     """No limit binds and yet requests wait or objectives are missed: the step itself is too slow."""
     base = trials.run()
-    tried = [
-        (relief(base, trials.run([one])), one) for one in changes if one.relaxes in ("compute", "bandwidth")
-    ]
+    tried = [(relief(base, trials.run([one])), one) for one in changes if one.relaxes in ("compute", "bandwidth")]
     if not tried:
         nothing = Change("step", "step", "A faster step", {}, "", "")
         return [Finding("step", nothing, None, 0.0)]
@@ -198,8 +191,7 @@ def _gains(base: Outcome, outcome: Outcome) -> dict[str, Any]:
     """The figures, and each one's change relative to the base."""
     figures, was = _figures(outcome), _figures(base)
     gains = {
-        f"{key}_gain": figures[key] / was[key] - 1 if was[key] and figures[key] is not None else None
-        for key in FIGURES
+        f"{key}_gain": figures[key] / was[key] - 1 if was[key] and figures[key] is not None else None for key in FIGURES
     }
     return figures | gains
 
@@ -240,8 +232,8 @@ def _together(base: Outcome, mends: list[Change], after: Outcome) -> dict[str, A
 
 
 def _mark(rows: list[dict[str, Any]], mends: list[Change]) -> None:
-    """The recommended changes first, the what-ifs last."""
+    """The recommended changes first, then the others, then the what-ifs, then what cannot run."""
     keys = [mend.key for mend in mends]
     for row in rows:
         row["best"] = row["key"] in keys
-    rows.sort(key=lambda row: (not row["best"], row["what_if"], row["status"] == "cannot run"))
+    rows.sort(key=lambda row: (not row["best"], row["status"] == "cannot run", row["what_if"]))

@@ -77,7 +77,7 @@ class Trials:
         self._known: dict[frozenset[str], Outcome] = {}
 
     def run(self, changes: Iterable[Change] = ()) -> Outcome:
-        """The outcome under all of ``changes`` at once (later ones win where two say the same key).
+        """The outcome under all of ``changes`` at once (settings win over what-ifs, later ones over earlier).
 
         Raises:
             InputError, InfeasibleError: the base itself cannot be simulated.
@@ -104,7 +104,7 @@ class Trials:
         from kvplan.scenario.schema import Variant
 
         overrides: Overrides = {}
-        for change in chosen:
+        for change in sorted(chosen, key=lambda one: not one.what_if):  # a what-if yields to a setting
             overrides = merged(overrides, change.overrides)
         variant = Variant.model_validate({"name": "+".join(change.key for change in chosen), **overrides})
         return self._base.model_copy(update={"variants": (variant,)}).runs()[1][1]

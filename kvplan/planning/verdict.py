@@ -79,9 +79,7 @@ def _evidence(base: Outcome, cause: str) -> str:
         missed = base.missed()
         if missed:
             metric, quantile, value, bound = missed[0]
-            return (
-                f": {quantile} {WORDS.get(metric, metric)} is {_time(value)} where {_time(bound)} is promised"
-            )
+            return f": {quantile} {WORDS.get(metric, metric)} is {_time(value)} where {_time(bound)} is promised"
         return f": the p99 time to first token is {_time(base.get('latency.ttft_s.p99') or 0.0)}"
     return ""
 
@@ -117,13 +115,9 @@ def _singular(name: str) -> bool:
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds * 1e3:.3g} ms"
-        if seconds < 0.9995
-        else f"{seconds:,.3g} s"
-        if seconds < 999.5
-        else f"{seconds:,.0f} s"
-    )
+    if seconds >= 999.5:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def _upper(text: str) -> str:

@@ -21,24 +21,37 @@ def plain_verdict(runs: list[Run]) -> Markup:
         return Markup("Every one of the {} requests was refused.").format(
             shown(total, base.path("requests.total"), "count")
         )
-    sentence = Markup(
-        "{} sequences ran at once on average, and their tokens filled {} of the {} pool."
-    ).format(
+    sentence = Markup("{} sequences ran at once on average, and their tokens filled {} of the {} pool.").format(
         shown(base.get("concurrency.mean"), base.path("concurrency.mean"), "number"),
         shown(base.get("memory.mean.used"), base.path("memory.mean.used"), "percent"),
         shown(base.get("memory.pool_gib"), base.path("memory.pool_gib"), "gib"),
     )
-    others = [run for run in runs[1:] if run.tone >= 0 and is_number(run.get("concurrency.mean"))]
-    if others:
-        far = max(
-            others, key=lambda run: abs(run.get("concurrency.mean") - (base.get("concurrency.mean") or 0))
+    wait = "latency.ttft_s.p99"
+    if is_number(base.get(wait)):
+        sentence += Markup(" The p99 time to first token was {}.").format(
+            shown(base.get(wait), base.path(wait), "seconds")
         )
+    other = _farthest(base, runs[1:])
+    if other is not None:
         sentence += Markup(" With <bdi>{}</bdi> it was {} sequences and {}.").format(
-            far.label,
-            shown(far.get("concurrency.mean"), far.path("concurrency.mean"), "number"),
-            shown(far.get("memory.mean.used"), far.path("memory.mean.used"), "percent"),
+            other.label,
+            shown(other.get("concurrency.mean"), other.path("concurrency.mean"), "number"),
+            shown(other.get(wait), other.path(wait), "seconds"),
         )
     return sentence
+
+
+def _farthest(base: Run, others: list[Run]) -> Run | None:
+    """The drawn run that differs most in concurrency or p99 TTFT; None where none differs by 5%."""
+    far, found = 1.05, None
+    for run in others:
+        for path in ("concurrency.mean", "latency.ttft_s.p99"):
+            ours, theirs = base.get(path), run.get(path)
+            if run.tone >= 0 and is_number(ours) and is_number(theirs) and min(ours, theirs) > 0:
+                ratio = max(ours, theirs) / min(ours, theirs)
+                if ratio > far:
+                    far, found = ratio, run
+    return found
 
 
 def timing_of(timing: Any) -> tuple[str, Any]:
@@ -53,27 +66,22 @@ def sureness(summary: Parts, diagnosis: Parts | None) -> list[Markup]:
     kind, timing = timing_of(at(diagnosis, "timing") or at(summary, "scenario.timing"))
     lines = [Markup("Memory and scheduling: replayed step by step under the engine's own rules.")]
     if kind == "roofline":
-        lines.append(
-            Markup("Step times: a roofline from model shape and GPU facts. Not calibrated on this machine.")
-        )
+        lines.append(Markup("Step times: a roofline from model shape and GPU facts. Not calibrated on this machine."))
     elif kind == "profile":
         lines.append(Markup("Step times: a measured profile, <bdi>{}</bdi>.").format(plain(timing, 120)))
     elif kind == "constant":
-        lines.append(
-            Markup("Step times: a constant. Latencies and rates below mean no more than that constant does.")
-        )
+        lines.append(Markup("Step times: a constant. Latencies and rates below mean no more than that constant does."))
     error = at(diagnosis, "timing_error") or at(summary, "timing_error")
     if is_number(error):
         lines.append(Markup("Its error against measurement: {}.").format(percent(error)))
     elif isinstance(error, Mapping):
-        parts = ", ".join(
-            f"{plain(key)} {percent(value)}" for key, value in error.items() if is_number(value)
-        )
+        parts = ", ".join(f"{plain(key)} {percent(value)}" for key, value in error.items() if is_number(value))
         lines.append(Markup("Its error against measurement: {}.").format(parts))
     elif kind in ("roofline", "profile"):
-        lines.append(
-            Markup("Its error here is unknown: compare runs with each other, and calibrate before you buy.")
-        )
+        lines.append(Markup("Its error here is unknown: compare runs with each other, and calibrate before you buy."))
+    for note in at(summary, "runs.0.notes") or ():
+        said = plain(note, 240)
+        lines.append(Markup("Assumed: {}.").format(said.rstrip(".")))
     return lines
 
 

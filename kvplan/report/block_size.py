@@ -9,7 +9,7 @@ import numpy as np
 
 from kvplan.report.figures import axis, compact, panel_title, ref, rows
 from kvplan.report.runs import Run
-from kvplan.report.shown import at, is_number
+from kvplan.report.shown import is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,40 +51,34 @@ def from_lengths(requests: pd.DataFrame, requests_per_s: float | None) -> list[L
     return points
 
 
-def run_block_size(run: Run, scenario: Any) -> int | None:
-    """The block size a run used, from its own record, its name, or the base scenario."""
-    for place in ("memory.block_size", "overrides.cache.block_size", "sweep.cache.block_size"):
-        if is_number(run.get(place)):
-            return int(run.get(place))
-    head, _, tail = run.key.partition("=")
-    if head in ("cache.block_size", "block_size") and tail.isdigit():
-        return int(tail)
-    return at(scenario, "cache.block_size") if run.index == 0 else None
+FOLLOWS = ("block_size", "max_model_len")
+"""Settings that may differ in a block-size comparison: the size, and what the engine derives from the pool."""
 
 
-def sweep_points(runs: list[Run], scenario: Any) -> list[tuple[int, Run]]:
-    """(block size, run) ascending, of the runs that differ from the base in it alone; empty for under two."""
+def sweep_points(runs: list[Run]) -> list[tuple[int, Run]]:
+    """(block size, run) ascending, of the paged runs whose settings are the base's but for it; empty under two."""
     points: dict[int, Run] = {}
+    base = _compared(runs[0])
     for run in runs:
-        size = run_block_size(run, scenario)
-        alone = run.index == 0 or "block_size" in run.key.partition("=")[0]
-        if size and alone and size not in points:
-            points[size] = run
+        size = run.get("settings.block_size")
+        if is_number(size) and run.get("settings.layout") == "paged" and _compared(run) == base:
+            points.setdefault(int(size), run)
     return sorted(points.items()) if len(points) > 1 else []
+
+
+def _compared(run: Run) -> dict[str, Any]:
+    settings = run.get("settings") or {}
+    return {key: value for key, value in settings.items() if key not in FOLLOWS}
 
 
 def knee(points: list[tuple[int, Run]]) -> int | None:
     """The largest block size that costs under 1% of the best concurrency and of the best throughput."""
-    marks = [
-        (size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points
-    ]
+    marks = [(size, run.get("concurrency.mean"), run.get("throughput.output_tokens_per_s")) for size, run in points]
     if not marks or not all(is_number(value) for mark in marks for value in mark):
         return None
     most, fastest = max(mark[1] for mark in marks), max(mark[2] for mark in marks)
     keep = 1 - KNEE_LOSS
-    return max(
-        (mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None
-    )
+    return max((mark[0] for mark in marks if mark[1] >= keep * most and mark[2] >= keep * fastest), default=None)
 
 
 PANELS = (
@@ -117,9 +111,7 @@ def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[st
         "shapes": [],
         "hovermode": "x",
     }
-    for place, ((title, values, form), (bottom, top)) in enumerate(
-        zip(series, rows(len(series), 0.11), strict=True)
-    ):
+    for place, ((title, values, form), (bottom, top)) in enumerate(zip(series, rows(len(series), 0.11), strict=True)):
         data.append(
             {
                 "type": "scatter",

@@ -24,9 +24,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "solid")
 
 def compact(values: NDArray[Any], digits: int = 4) -> list[float | None]:
     """Rounded to ``digits`` significant figures, which no eye can tell on a screen; NaN becomes null."""
-    return [
-        float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values, float)
-    ]
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values, float)]
 
 
 def rows(panels: int, gap: float) -> list[tuple[float, float]]:
@@ -61,9 +59,7 @@ def pool_over_time(runs: list[Run], timeline: pd.DataFrame) -> dict[str, Any]:
     """Stacked shares of the pool, one panel a run, and the peak allocation, which thinning never lowers."""
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"height": 90 + 190 * len(runs), "annotations": []}
-    for place, (run, (bottom, top)) in enumerate(
-        zip(runs, rows(len(runs), 0.14 / max(len(runs), 1)), strict=True)
-    ):
+    for place, (run, (bottom, top)) in enumerate(zip(runs, rows(len(runs), 0.14 / max(len(runs), 1)), strict=True)):
         frame = timeline[timeline["run"] == run.key]
         weight = frame["dt_s"].to_numpy(float) * (frame["steps"].to_numpy(float) > 0)
         starts, shares = merge_buckets(weight, frame[list(PARTS)].to_numpy(float), POINTS)
@@ -98,7 +94,7 @@ def pool_over_time(runs: list[Run], timeline: pd.DataFrame) -> dict[str, Any]:
                 "x": compact(frame["t_s"].to_numpy(float)[kept], 6),
                 "y": compact(peak[kept]),
                 **axes,
-                "line": {"width": 1.2, "color": "$ink", "dash": "dot", "shape": "hv"},
+                "line": {"width": 1, "color": "$muted", "dash": "dot", "shape": "hv"},
                 "hovertemplate": "%{y:.1%} peak allocated<extra></extra>",
             }
         )
@@ -206,9 +202,7 @@ def load_over_time(runs: list[Run], timeline: pd.DataFrame) -> dict[str, Any]:
 def memory_maps(panels: list[dict[str, Any]]) -> dict[str, Any]:
     """Panels for the page's script, which expands the run lengths; see ``memory_map.panel``."""
     layout: dict[str, Any] = {"height": 70 + 280 * len(panels), "annotations": [], "hovermode": "closest"}
-    for place, (panel, (bottom, top)) in enumerate(
-        zip(panels, rows(len(panels), 0.12 / len(panels)), strict=True)
-    ):
+    for place, (panel, (bottom, top)) in enumerate(zip(panels, rows(len(panels), 0.12 / len(panels)), strict=True)):
         layout[axis(place, "x")] = {
             "matches": "x" if place else None,
             "showticklabels": place == len(panels) - 1,

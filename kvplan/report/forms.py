@@ -40,7 +40,7 @@ def markdown(summary: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = N
     """The answer as Markdown: verdict, flags, comparison, where the pool went, the changes, how sure."""
     runs = read_runs(summary)
     parts = [f"**{_md(text(at(diagnosis, 'verdict') or answer.plain_verdict(runs)))}**", ""]
-    parts += ["```sh", at(diagnosis, "flags") or serve_flags(summary.get("scenario") or {}), "```", ""]
+    parts += ["```sh", at(diagnosis, "flags") or serve_flags(runs[0].get("settings") or {}), "```", ""]
     shown = [tables.comparison(runs), tables.pool_average(runs, "mean")]
     if at(diagnosis, "changes"):
         assert diagnosis is not None
@@ -74,11 +74,7 @@ CSV_FIELDS = (
     *(f"memory.{moment}.{part}" for moment in ("mean", "peak") for part in PARTS),
     *(f"concurrency.{key}" for key in ("mean", "peak", "max_at_max_model_len")),
     *(f"requests.{key}" for key in ("total", "finished", "refused", "preemptions", "swaps")),
-    *(
-        f"latency.{key}.{mark}"
-        for key in tables.LATENCY_WORDS
-        for mark in ("mean", "p50", "p90", "p95", "p99", "max")
-    ),
+    *(f"latency.{key}.{mark}" for key in tables.LATENCY_WORDS for mark in ("mean", "p50", "p90", "p95", "p99", "max")),
     *(f"throughput.{key}" for key in ("output_tokens_per_s", "requests_per_s", "goodput_requests_per_s")),
     *(f"prefix_cache.{key}" for key in ("query_tokens", "hit_tokens", "hit_rate")),
 )
@@ -155,14 +151,9 @@ def notebook(summary: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = N
     """
     runs = [run for run in read_runs(summary) if run.tone >= 0]
     verdict = at(diagnosis, "verdict") or answer.plain_verdict(runs)
-    colours = dict(
-        zip(PARTS, ("#1f5fa8", "#8fc1dd", "#f0b64a", "#d9622b", "#8e3b76", "#d8d6d0"), strict=True)
-    )
+    colours = dict(zip(PARTS, ("#1f5fa8", "#8fc1dd", "#f0b64a", "#d9622b", "#8e3b76", "#d8d6d0"), strict=True))
     out = ['<div style="font:14px/1.5 system-ui,sans-serif;max-width:820px">']
-    out.append(
-        '<p style="font:400 19px/1.35 Charter,Georgia,serif;margin:0 0 10px">'
-        f"{html.escape(text(verdict))}</p>"
-    )
+    out.append(f'<p style="font:400 19px/1.35 Charter,Georgia,serif;margin:0 0 10px">{html.escape(text(verdict))}</p>')
     for drawn in filter(None, (bar(run) for run in runs)):
         strips = "".join(
             f'<i style="display:block;width:{part["width"]};background:{colours[part["key"]]}"></i>'
@@ -176,8 +167,7 @@ def notebook(summary: Mapping[str, Any], diagnosis: Mapping[str, Any] | None = N
     table = tables.comparison(runs)
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text(cell))}</td>" for cell in row) + "</tr>"
-        for row in table.rows
+        "<tr>" + "".join(f"<td>{html.escape(text(cell))}</td>" for cell in row) + "</tr>" for row in table.rows
     )
     out.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>")
     return "\n".join(out)

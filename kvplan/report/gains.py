@@ -35,9 +35,7 @@ def rows(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
                 matters = abs(gain) >= 0.01
                 tone = ("better" if gain * good > 0 else "worse") if matters else ""
                 path = f"diagnosis.changes.{index}.{key}"
-                cells.append(
-                    {"label": label, "shown": shown(gain, path, "change"), "style": meter(gain), "tone": tone}
-                )
+                cells.append({"label": label, "shown": shown(gain, path, "change"), "style": meter(gain), "tone": tone})
         out.append(
             {
                 "label": plain(item.get("label", ""), 80),

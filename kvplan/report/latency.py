@@ -12,16 +12,17 @@ from kvplan.report.runs import Run, plotly_text
 if TYPE_CHECKING:
     import pandas as pd
 
-QUANTILES = np.unique(
-    np.concatenate([np.linspace(0, 0.9, 91), np.linspace(0.9, 0.99, 37), np.linspace(0.99, 1, 21)])
-)
+QUANTILES = np.unique(np.concatenate([np.linspace(0, 0.9, 91), np.linspace(0.9, 0.99, 37), np.linspace(0.99, 1, 21)]))
+
+
+FINE = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)
 
 
 def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
     """Round numbers between ``low`` and ``high`` for a logarithmic axis, at most ``most`` where it can."""
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks: list[float] = []
-    for steps in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)):
+    for steps in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), FINE):
         found = [float(f"{step}e{decade}") for decade in decades for step in steps]
         inside = [tick for tick in found if low * 0.98 <= tick <= high * 1.02]
         if len(inside) <= most or not ticks:
@@ -40,9 +41,7 @@ LATENCIES = (
 )
 
 
-def latency_distributions(
-    runs: list[Run], requests: pd.DataFrame, slo: dict[str, dict[str, float]]
-) -> dict[str, Any]:
+def latency_distributions(runs: list[Run], requests: pd.DataFrame, slo: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Share of requests at least this fast, one panel a latency, the objective as a line to stay left of."""
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"height": 620, "annotations": [], "shapes": [], "hovermode": "closest"}

@@ -68,12 +68,8 @@ def block_facts(run: Run) -> list[tuple[str, Markup]]:
         if is_number(plan.get(key)):
             facts.append((words, shown(plan[key], f"{place}.{key}", kind)))
     blocks, per_token = run.get("memory.num_gpu_blocks"), run.get("memory.kv_bytes_per_token")
-    facts.append(
-        ("blocks, the null block included", shown(blocks, run.path("memory.num_gpu_blocks"), "count"))
-    )
-    facts.append(
-        ("KV bytes a token, per GPU", shown(per_token, run.path("memory.kv_bytes_per_token"), "bytes"))
-    )
+    facts.append(("blocks, the null block included", shown(blocks, run.path("memory.num_gpu_blocks"), "count")))
+    facts.append(("KV bytes a token, per GPU", shown(per_token, run.path("memory.kv_bytes_per_token"), "bytes")))
     at_length = at(run.values, "concurrency.max_at_max_model_len")
     facts.append(
         (

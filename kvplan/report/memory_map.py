@@ -69,8 +69,7 @@ def panel(
     ids = requests["id"].to_numpy()
     prompt, output = requests["prompt_tokens"].to_numpy(), requests["output_tokens"].to_numpy()
     names = {
-        request: f"<b>{plotly_text(ids[request])}</b><br>"
-        f"prompt {prompt[request]}, output {output[request]} tokens"
+        request: f"<b>{plotly_text(ids[request])}</b><br>prompt {prompt[request]}, output {output[request]} tokens"
         for request in colours
         if request < len(ids)
     }

@@ -76,6 +76,20 @@ def put(path: Path, data: bytes) -> Path:
     return path
 
 
+CONTENTS = (
+    ("answer", "Answer", None),
+    ("pool", "Where the pool went", None),
+    ("map", "Physical memory", "map"),
+    ("load", "Concurrency", "load"),
+    ("blocks", "Block size", "blocks"),
+    ("latency", "Latency", "latency"),
+    ("changes", "What would help", "changes"),
+    ("bytes", "Bytes", None),
+    ("inputs", "Inputs", None),
+)
+"""Sections: anchor, words, and the drawing (or ``changes``) without which there is none."""
+
+
 class View:
     """Everything the template names, computed once from one set of results."""
 
@@ -111,9 +125,15 @@ class View:
             **self._answer(),
             **words,
             **self._changes(),
+            "contents": [
+                (section, title)
+                for section, title, needed in CONTENTS
+                if needed is None or needed in drawings or (needed == "changes" and at(self.diagnosis, "changes"))
+            ],
             "ledger": ledger(self.runs[0]),
             "facts": block_facts(self.runs[0]),
-            "scenario": yaml.safe_dump(finite(self.scenario), sort_keys=False, allow_unicode=True, width=100),
+            "scenario": _scenario_text(self.scenario),
+            "terms_table": tables.timing_terms(self.runs[0]),
             "definitions": DEFINITIONS,
             "versions": self._versions(),
             "heights": {name: drawing["layout"]["height"] for name, drawing in drawings.items()},
@@ -126,9 +146,10 @@ class View:
     def _head(self) -> dict[str, Any]:
         model, gpu = (_name(self.scenario.get(key)) for key in ("model", "gpu"))
         total, path = self.runs[0].get("requests.total"), self.runs[0].path("requests.total")
-        subject = Markup("{} requests").format(shown(total, path, "count"))
+        generated = at(self.summary, "trace.format") == "synthetic"
+        subject = Markup("{} {}requests").format(shown(total, path, "count"), "generated " if generated else "")
         source = at(self.summary, "trace.path") or at(self.scenario, "workload.file")
-        if source:
+        if source and not generated:
             subject += Markup(" of <bdi>{}</bdi>").format(plain(source, 100))
         engine = self.scenario.get("engine")
         if isinstance(engine, Mapping):
@@ -149,7 +170,7 @@ class View:
             "verdict": verdict if verdict else answer.plain_verdict(self.runs),
             "diagnosed": bool(verdict),
             "keys": answer.key_figures(self.runs[0], self.slo),
-            "flags": at(self.diagnosis, "flags") or serve_flags(self.scenario),
+            "flags": at(self.diagnosis, "flags") or serve_flags(self.runs[0].get("settings") or {}),
             "flags_title": "Flags to paste" if at(self.diagnosis, "flags") else "The flags as simulated",
             "sure": answer.sureness(self.summary, self.diagnosis),
             "compared": self.compared,
@@ -170,8 +191,7 @@ class View:
 
     def _load(self) -> dict[str, Any]:
         said = "; ".join(
-            f"{run.label}: {run.get('concurrency.mean'):.1f} running on average, "
-            f"at most {run.get('concurrency.peak')}"
+            f"{run.label}: {run.get('concurrency.mean'):.1f} running on average, at most {run.get('concurrency.peak')}"
             for run in self.compared
             if is_number(run.get("concurrency.mean"))
         )
@@ -214,7 +234,7 @@ class View:
 
     def _blocks(self, drawings: dict[str, Any]) -> dict[str, Any]:
         base = self.runs[0]
-        points = block_size.sweep_points(self.runs, self.scenario)
+        points = block_size.sweep_points(self.runs)
         lengths = block_size.from_lengths(
             self.requests[self.requests["run"] == base.key], base.get("throughput.requests_per_s")
         )
@@ -233,8 +253,7 @@ class View:
                 "blocks_words": words,
                 "blocks_title": "As simulated",
                 "blocks_table": tables.block_sizes(points),
-                "blocks_description": "Line charts over block size: waste, concurrency and throughput. "
-                + words,
+                "blocks_description": "Line charts over block size: waste, concurrency and throughput. " + words,
                 "lengths_table": tables.block_size_lengths(lengths) if lengths else None,
             }
         words = (
@@ -270,6 +289,21 @@ def _name(value: Any) -> str:
     if isinstance(value, Mapping):
         return plain(value.get("name") or "a custom one")
     return plain(value or "–")
+
+
+SHOWN_REQUESTS = 12
+
+
+def _scenario_text(scenario: Mapping[str, Any]) -> str:
+    """The scenario as YAML; of many inline requests the first few, the rest being in summary.json."""
+    shortened = dict(scenario)
+    requests = scenario.get("requests") or ()
+    if len(requests) > SHOWN_REQUESTS:
+        shortened["requests"] = list(requests)[:SHOWN_REQUESTS]
+    text = yaml.safe_dump(finite(shortened), sort_keys=False, allow_unicode=True, width=100)
+    if len(requests) > SHOWN_REQUESTS:
+        text += f"# and {len(requests) - SHOWN_REQUESTS} requests more: all of them are in summary.json\n"
+    return text
 
 
 def bar(run: Run) -> dict[str, Any] | None:

@@ -71,9 +71,7 @@ def _counters(process: int, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
         values = frame[columns].to_numpy(float)
         for t, row in zip(frame["t_s"].to_numpy(float), values, strict=True):
             args = {
-                column: round(float(value), 6)
-                for column, value in zip(columns, row, strict=True)
-                if np.isfinite(value)
+                column: round(float(value), 6) for column, value in zip(columns, row, strict=True) if np.isfinite(value)
             }
             yield {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": _us(t), "args": args}
 
@@ -82,8 +80,7 @@ def _slices(process: int, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Queue, prefill and decode of each request that ended, nested in one slice that bears its name."""
     marks = frame[["arrival_s", "first_scheduled_s", "first_token_s", "finish_s"]].to_numpy(float)
     columns = [
-        frame[name].to_numpy()
-        for name in ("id", "prompt_tokens", "output_tokens", "preemptions", "cached_tokens")
+        frame[name].to_numpy() for name in ("id", "prompt_tokens", "output_tokens", "preemptions", "cached_tokens")
     ]
     for number in np.flatnonzero(np.isfinite(marks).all(axis=1)):
         arrival, scheduled, first, finish = (_us(mark) for mark in marks[number])

@@ -70,9 +70,7 @@ class Run:
 
 def is_sweep_point(run: Mapping[str, Any]) -> bool:
     """Sweep points are named ``key=value`` by the scenario; variants are named by people."""
-    return bool(run.get("sweep")) or (
-        "=" in str(run.get("name", "")) and "." in str(run["name"]).split("=")[0]
-    )
+    return bool(run.get("sweep")) or ("=" in str(run.get("name", "")) and "." in str(run["name"]).split("=")[0])
 
 
 def read_runs(summary: Mapping[str, Any]) -> list[Run]:

@@ -63,11 +63,7 @@ def duration(seconds: float) -> str:
     if size < 999.5:
         return f"{significant(seconds)} s"
     minutes = round(seconds / 60)
-    return (
-        f"{grouped(minutes, 0)} min"
-        if minutes < 100
-        else f"{grouped(minutes // 60, 0)} h {minutes % 60:02d} min"
-    )
+    return f"{grouped(minutes, 0)} min" if minutes < 100 else f"{grouped(minutes // 60, 0)} h {minutes % 60:02d} min"
 
 
 def size(value: float) -> str:
@@ -92,11 +88,17 @@ def change(fraction: float) -> str:
     points = fraction * 100
     if abs(points) < 0.05:
         return "±0"
-    digits = 0 if abs(points) >= 10 else 1
+    digits = 1 if abs(points) < 10 or -100 < points < -99 else 0
     return f"{'+' if points > 0 else '−'}{grouped(abs(points), digits)}%"
 
 
+def scientific(value: float) -> str:
+    """Four figures, in exponent form only where it is shorter: 3.35e+12, 0.0042."""
+    return f"{value:.4g}"
+
+
 FORMATS = {
+    "scientific": scientific,
     "count": lambda value: grouped(value, 0),
     "number": significant,
     "seconds": duration,

@@ -136,7 +136,7 @@ def panels(title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: 
         body.append(text(left, y0 - 12, chart.title, fill=INK))
         for tick in ticks:
             y = height(tick)
-            shown = f"{tick:.3%}".rstrip("0").rstrip(".%") + "%" if chart.percent and tick else f"{tick:,.4g}"
+            shown = f"{tick * 100:g}%" if chart.percent else f"{tick:,.10g}"
             body.append(f'<line x1="{left}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{RULE}"/>')
             body.append(text(left - 8, y + 4, shown, size=12, fill=MUTED, anchor="end"))
         if chart.mark is not None:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from kvplan.report import memory_map
 from kvplan.report.block_size import LengthPoint
-from kvplan.report.runs import PART_WORDS, PARTS, Run
+from kvplan.report.runs import PART_WORDS, PARTS, Run, plain
 from kvplan.report.shown import at, grouped, is_number, percent, shares, shown, significant
 from kvplan.report.thin import merge_buckets
 
@@ -51,8 +51,7 @@ def bdi(text: str) -> Markup:
 def comparison(runs: Sequence[Run]) -> Table:
     head = ["run", *(words for _, words, _ in COMPARED)]
     rows = [
-        [bdi(run.label), *(shown(run.get(path), run.path(path), kind) for path, _, kind in COMPARED)]
-        for run in runs
+        [bdi(run.label), *(shown(run.get(path), run.path(path), kind) for path, _, kind in COMPARED)] for run in runs
     ]
     return Table("Runs side by side", head, rows)
 
@@ -83,13 +82,9 @@ def pool_over_time(runs: Sequence[Run], timeline: pd.DataFrame) -> Table:
     rows: list[list[str | Markup]] = []
     for run in runs:
         for t, means in _moments(timeline[timeline["run"] == run.key], list(PARTS)):
-            texts = (
-                shares(means.tolist()) if np.isfinite(means).all() else [percent(value) for value in means]
-            )
+            texts = shares(means.tolist()) if np.isfinite(means).all() else [percent(value) for value in means]
             rows.append([bdi(run.label), f"{t:.1f}", *texts])
-    return Table(
-        "Share of the pool over time (means of neighbouring buckets)", ["run", "from, s", *PARTS], rows
-    )
+    return Table("Share of the pool over time (means of neighbouring buckets)", ["run", "from, s", *PARTS], rows)
 
 
 def load_over_time(runs: Sequence[Run], timeline: pd.DataFrame) -> Table:
@@ -173,8 +168,7 @@ def block_sizes(points: Sequence[tuple[int, Run]]) -> Table:
         ("requests.preemptions", "preemptions", "count"),
     )
     rows = [
-        [str(size), *(shown(run.get(path), run.path(path), kind) for path, _, kind in paths)]
-        for size, run in points
+        [str(size), *(shown(run.get(path), run.path(path), kind) for path, _, kind in paths)] for size, run in points
     ]
     return Table("Block size, as simulated", ["block size", *(words for _, words, _ in paths)], rows)
 
@@ -198,14 +192,24 @@ def changes(diagnosis: Mapping[str, Any]) -> Table:
     measures = (("concurrency", "number"), ("output_tokens_per_s", "rate"), ("ttft_p99_s", "seconds"))
     rows: list[list[str | Markup]] = []
     for index, item in enumerate(at(diagnosis, "changes") or ()):
-        cells = [
-            shown(at(item, measure), f"diagnosis.changes.{index}.{measure}", kind)
-            for measure, kind in measures
-        ]
+        cells = [shown(at(item, measure), f"diagnosis.changes.{index}.{measure}", kind) for measure, kind in measures]
         rows.append([str(item.get("label", "")), str(item.get("status", "")), *cells])
-    return Table(
-        "Every change simulated", ["change", "outcome", "running, mean", "output tokens", "TTFT p99"], rows
-    )
+    return Table("Every change simulated", ["change", "outcome", "running, mean", "output tokens", "TTFT p99"], rows)
+
+
+def timing_terms(run: Run) -> Table | None:
+    """What the step times are made of; None where the run did not say."""
+    terms = run.get("timing.terms") or ()
+    rows: list[list[str | Markup]] = [
+        [
+            plain(term.get("name", "")),
+            shown(term.get("value"), run.path(f"timing.terms.{place}.value"), "scientific"),
+            plain(term.get("unit", "")),
+            plain(term.get("source", ""), 160),
+        ]
+        for place, term in enumerate(terms)
+    ]
+    return Table("Step-time coefficients", ["term", "value", "unit", "from"], rows) if rows else None
 
 
 def parts_key() -> list[tuple[str, str]]:

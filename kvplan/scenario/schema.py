@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from kvplan.errors import InputError
+from kvplan.errors import InputError, KvplanError
 from kvplan.scenario.deployment import Cache, Engine, Parallel, Scheduler, Slo, Timing
 from kvplan.scenario.document import Key
 from kvplan.scenario.explain import explained
@@ -199,12 +199,21 @@ class Scenario(Section):
         path = steps(key) if isinstance(key, str) else key
         return self._origin.error(path, message, at_key=at_key, hint=hint, **value)
 
-    def located(self, error: InputError, *, under: str = "") -> InputError:
-        """``error``, which names a ``field`` of this scenario (of its section ``under``), with its place."""
-        if error.line is not None or error.source is not None:
+    def located(self, error: KvplanError, *, under: str = "") -> KvplanError:
+        """``error``, with the place of its ``field`` in this scenario where it has none.
+
+        The field is a key of the section ``under``; without one, a whole key or the name of a leaf alone, as the
+        flag bears it (``block_size``). An error about something else comes back as it is.
+        """
+        if error.field is None or error.line is not None or error.source is not None:
             return error
+        path = steps(f"{under}.{error.field}" if under else error.field)
+        if path[0] not in type(self).model_fields:
+            homes = [leaf.key for leaf in self.leaves() if leaf.key.rpartition(".")[2] == path[0]]
+            if not homes:
+                return error
+            path = (*steps(homes[0]), *path[1:])
         value: dict[str, Any] = {"value": error.value} if error.has_value else {}
-        path = steps(".".join(filter(None, (under, error.field))))
         return self._origin.error(path, error.message, hint=error.hint, **value)
 
     def to_mapping(self, *, relative_to: Path | None = None) -> dict[str, Any]:

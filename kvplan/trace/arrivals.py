@@ -35,7 +35,8 @@ class Arrivals:
     def times(self, count: int, random: np.random.Generator) -> Doubles:
         """``count`` ascending arrival times in seconds, the first near 0."""
         gaps = np.ones(count) if self.cv == 0 else random.gamma(self.cv**-2, self.cv**2, count)
-        # A warped clock: each request's share of all, then the time by which the profile has let that share in.
+        # A warped clock: each request's share of all, then the time by which the profile has let that share
+        # in.
         # The last share is fixed, so that the rate is met exactly and not only in the mean.
         share = np.cumsum(gaps) - gaps[0]
         share *= (count - 1) / count / (share[-1] or 1.0)
@@ -57,7 +58,10 @@ def arrivals(spec: Any, field: str = "arrivals") -> Arrivals:
     for key in spec:
         if key not in ("rate", "cv", "profile", "tick_s"):
             raise InputError("is not a key here", field=f"{field}.{key}", hint="rate, cv, profile, tick_s")
-    rate, cv = float(number(spec.get("rate"), f"{field}.rate")), float(number(spec.get("cv", 1.0), f"{field}.cv"))
+    rate, cv = (
+        float(number(spec.get("rate"), f"{field}.rate")),
+        float(number(spec.get("cv", 1.0), f"{field}.cv")),
+    )
     tick_s = float(number(spec.get("tick_s", 0.0), f"{field}.tick_s"))
     profile = spec.get("profile") or ()
     if not isinstance(profile, (list, tuple)):
@@ -66,7 +70,11 @@ def arrivals(spec: Any, field: str = "arrivals") -> Arrivals:
     if rate <= 0:
         raise InputError("must be more than 0 requests per second", field=f"{field}.rate", value=rate)
     if not 0 <= cv <= 1000 or tick_s < 0:
-        raise InputError("must be between 0 and 1000", field=f"{field}.cv" if tick_s >= 0 else f"{field}.tick_s", value=cv)
+        raise InputError(
+            "must be between 0 and 1000", field=f"{field}.cv" if tick_s >= 0 else f"{field}.tick_s", value=cv
+        )
     if weights and (min(weights) < 0 or sum(weights) <= 0):
-        raise InputError("must be relative rates >= 0, not all 0", field=f"{field}.profile", value=list(weights))
+        raise InputError(
+            "must be relative rates >= 0, not all 0", field=f"{field}.profile", value=list(weights)
+        )
     return Arrivals(rate, cv, weights, tick_s)

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 from array import array
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.block_ids import infer_block_rule, unchained_ids
-from kvplan.trace.content import ContentBuilder, Segment, blocks_content, clip, merged
+from kvplan.trace.content import ContentBuilder, Segment, clip, merged
 from kvplan.trace.rows import BadRows
+from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace
 
 ASSUMED_OUTPUT = 256
-"""Output tokens of a request whose file does not say: vLLM's own default for such data (--custom-output-len)."""
+"""Output tokens where the file does not say: vLLM's own default for such data (--custom-output-len)."""
 
-_REBASED_FROM_S = 60.0
 _NAMED_IDS = 1 << 61
 """Where the numbers of block ids begin that are no plain numbers themselves."""
-
-
-@dataclass
-class Block:
-    """Rows whose columns came at once (CSV, Parquet)."""
-
-    arrival_s: Doubles | None
-    prompt_tokens: Longs
-    output_tokens: Longs | None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class TraceBuilder:
     """Collects the rows of one file and finishes them into a trace. ``bad`` collects those that are none."""
 
-    def __init__(self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None):
+    def __init__(
+        self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None
+    ):
         self.format = format_name
         self.bad = bad
         self.notes: list[str] = []
@@ -44,7 +35,7 @@ class TraceBuilder:
         self.limit = limit
         self.assumed_output = ASSUMED_OUTPUT if assumed_output is None else assumed_output
         self.zero_output_failed = False
-        """True: a row without output tokens is a failed request. False: an empty answer, replayed as one token."""
+        """True: a row without output is a failed request. False: an empty answer, replayed as one token."""
         self.rebase = True
         """False for kvplan's own files, whose clock is taken at its word."""
         self.block_size: int | None = None
@@ -57,7 +48,9 @@ class TraceBuilder:
         self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
         self._names: list[str | None] = []
         self._sessions: dict[Hashable, int] = {}
-        self._extra: dict[str, array[int]] = {name: array("q") for name in ("session", "priority", "n", "beam_width")}
+        self._extra: dict[str, array[int]] = {
+            name: array("q") for name in ("session", "priority", "n", "beam_width")
+        }
         self._ids, self._ids_per_row, self._spaces = array("q"), array("q"), array("q")
         self._id_numbers: dict[Hashable, int] = {}
         self._content: ContentBuilder | None = None
@@ -127,7 +120,7 @@ class TraceBuilder:
     ) -> None:
         """One request. None: the file does not say when it arrives, how much it writes.
 
-        What it shares is told by block ``ids`` (equal within an ``id_space``), by ``segments`` outright, or by
+        What it shares is told by block ``ids`` (within an ``id_space``), by ``segments`` outright, or by
         ``history``: the prompt begins with that many tokens of what its ``session`` holds so far (fewer where
         the session is shorter), and later turns know its own prompt and output.
 
@@ -150,14 +143,18 @@ class TraceBuilder:
         self._spaces.append(id_space)
 
     def extend(self, arrival_s: Doubles | None, prompt: Longs, output: Longs | None, **extra: Any) -> None:
-        """Many requests at once: ``session`` (an iterable of names), ``name``, ``priority``, ``n``, ``beam_width``."""
+        """Many requests at once; ``extra``: session (names), name, priority, n, beam_width."""
         rows = len(prompt)
-        self._arrival.frombytes((np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes())
+        self._arrival.frombytes(
+            (np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes()
+        )
         self._prompt.frombytes(prompt.astype("q").tobytes())
         self._output.frombytes((np.full(rows, -1) if output is None else output).astype("q").tobytes())
         self._names.extend(extra["name"] if "name" in extra else [None] * rows)
         sessions = extra.get("session")
-        numbers = np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
+        numbers = (
+            np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
+        )
         self._extra["session"].frombytes(numbers.astype("q").tobytes())
         for column, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
             values = extra.get(column)
@@ -168,7 +165,7 @@ class TraceBuilder:
         self._spaces.frombytes(zeros)
 
     def _block_ids(self, ids: Iterable[Any]) -> array[int]:
-        """Ids as numbers >= 0: whole numbers as they are, anything else (texts, negatives) by first appearance."""
+        """Ids as numbers >= 0: whole numbers as they are, others (texts, negatives) by first appearance."""
         try:
             numbers = array("q", ids)
             if not numbers or (min(numbers) >= 0 and max(numbers) < _NAMED_IDS):
@@ -177,7 +174,9 @@ class TraceBuilder:
             pass
         if any(not isinstance(name, (int, str)) for name in ids):
             raise InputError("holds something that is no block id", field="hash_ids")
-        return array("q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids])
+        return array(
+            "q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids]
+        )
 
     def note(self, text: str) -> None:
         """Tell the person what was inferred or assumed; the same sentence once."""
@@ -196,9 +195,9 @@ class TraceBuilder:
         if not len(self):
             what = f"none of its {self.bad.count} rows can be read" if self.bad.count else "holds no request"
             raise InputError(what, source=path, line=1)
-        arrival = self._settled_arrivals(np.array(self._arrival, dtype=np.float64))
+        arrival = settled_arrivals(np.array(self._arrival, dtype=np.float64), self.rebase, self.note)
         prompt = np.array(self._prompt, dtype=np.int64)
-        output = self._settled_outputs(np.array(self._output, dtype=np.int64))
+        output = settled_outputs(np.array(self._output, dtype=np.int64), self.assumed_output, self.note)
         content = self._settled_content(prompt, expected_block_size)
         order = np.argsort(arrival, kind="stable")
         moved = int(np.count_nonzero(np.diff(arrival) < 0))
@@ -222,40 +221,36 @@ class TraceBuilder:
             request_id=self._settled_names(chosen, bool(moved) or not kept.all()),
             **{name: self._column(name, chosen) for name in self._extra},
             content=None if content is None else content.take(chosen),
-            origin=Origin(path, self.format, (), self.bad.count, self.bad.examples, self.block_size, recorded, self.facts),
+            origin=Origin(
+                path,
+                self.format,
+                bad_rows=self.bad.count,
+                bad_row_examples=self.bad.examples,
+                block_size=self.block_size,
+                recorded=recorded,
+                facts=self.facts,
+            ),
         )
         if content is None and self.sessions_share and trace.session is not None:
-            trace = self._with_session_content(trace)
-        return _with_notes(trace, tuple(self.notes))
+            trace = dataclasses.replace(trace, content=session_content(trace, self.note))
+        return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=tuple(self.notes)))
 
-    def _settled_arrivals(self, arrival: Doubles) -> Doubles:
-        missing = np.isnan(arrival)
-        if missing.all():
-            self.note("no arrival times: every request arrives at 0 (`kvplan trace scale --rate` spreads them)")
-            return np.zeros(len(arrival))
-        if missing.any():
-            self.note(f"{np.count_nonzero(missing)} rows have no arrival time: they arrive with the row above them")
-            last = np.maximum.accumulate(np.where(missing, 0, np.arange(len(arrival))))
-            arrival = np.nan_to_num(arrival[last], nan=0.0)
-        first, span = arrival.min(), np.ptp(arrival)
-        if first < 0:  # counted from the first row, which is not the earliest
-            arrival = arrival - first
-        elif self.rebase and first > max(span, _REBASED_FROM_S):
-            self.note(f"the clock starts at {first:.15g} s: the first request is put at 0")
-            arrival = arrival - first
-        return arrival
-
-    def _settled_outputs(self, output: Longs) -> Longs:
-        missing = output < 0
-        if missing.any():
-            who = "the file does not say how long answers are" if missing.all() else f"{missing.sum()} rows have no output length"
-            self.note(f"{who}: {self.assumed_output} tokens assumed (--output-tokens)")
-            output = np.where(missing, self.assumed_output, output)
-        return output
+    def _settled_content(self, prompt: Longs, expected: int | None) -> Content | None:
+        named = None if self._content is None else self._content.build()
+        if not len(self._ids):
+            return named
+        ids, per_row, spaces = (
+            np.array(column, dtype=np.int64) for column in (self._ids, self._ids_per_row, self._spaces)
+        )
+        size, blocks = block_content(prompt, per_row, ids, spaces, self.block_size, expected, self.note)
+        self.block_size = size
+        return blocks if named is None else merged(blocks, named)
 
     def _note_zeros(self, kept: np.ndarray[Any, Any], output: Longs) -> None:
         if not kept.all():
-            self.note(f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed")
+            self.note(
+                f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed"
+            )
         empty = int(np.count_nonzero(output[kept] == 0))
         if empty:
             self.note(f"{empty} requests have an empty answer: replayed with the one token that ends it")
@@ -263,70 +258,11 @@ class TraceBuilder:
     def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
         if all(name is None for name in self._names):
             return chosen.astype(str).astype(object) if reordered else None
-        return np.array([str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object)
+        return np.array(
+            [str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object
+        )
 
     def _column(self, name: str, chosen: Longs) -> Any:
         column = np.array(self._extra[name], dtype=np.int64)[chosen]
         default = {"session": -1, "priority": 0, "n": 1, "beam_width": 0}[name]
         return None if (column == default).all() else column
-
-    def _settled_content(self, prompt: Longs, expected: int | None) -> Content | None:
-        named = None if self._content is None else self._content.build()
-        if not len(self._ids):
-            return named
-        ids, per_row = np.array(self._ids, dtype=np.int64), np.array(self._ids_per_row, dtype=np.int64)
-        spaces = np.array(self._spaces, dtype=np.int64)
-        rule = infer_block_rule(prompt, per_row, self.block_size or expected)
-        size = self.block_size or rule.block_size
-        self.block_size = size
-        words = {
-            "ceil": "the last may be partial (ceil)",
-            "floor": "full blocks only (floor)",
-            "loose": "their number does not follow the prompt's length",
-        }
-        scope = "hold within a session only" if spaces.any() else "hold for the whole file"
-        self.note(f"hash ids: blocks of {size} tokens, {words[rule.rounding]}; ids {scope}")
-        unchained = unchained_ids(per_row, ids, spaces)
-        if unchained:
-            self.note(
-                f"hash ids are not chained: {unchained} ids follow different blocks, so they name a block's own content;"
-                " prefix sharing counts only what an engine's chained cache can serve"
-            )
-        else:
-            self.note("hash ids are chained: each names the whole prefix up to its block")
-        blocks = blocks_content(prompt, per_row, ids, size, spaces=spaces)
-        return blocks if named is None else merged(blocks, named)
-
-    def _with_session_content(self, trace: Trace) -> Trace:
-        builder, later, linked = ContentBuilder(), 0, 0
-        assert trace.session is not None
-        for session, prompt, output in zip(
-            trace.session.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
-        ):
-            if session < 0:
-                builder.add(())
-                continue
-            history = builder.history_tokens(session)
-            later += history > 0
-            whole = 0 < history <= prompt
-            linked += whole
-            builder.turn(session, prompt, output, shared=history if whole else 0)
-        if not linked:
-            return trace
-        self.note(
-            f"sessions: {linked} of {later} later turns are long enough to hold their former turn and are taken to"
-            " begin with it (the file does not say what is shared)"
-        )
-        return _replaced(trace, content=builder.build())
-
-
-def _replaced(trace: Trace, **changes: Any) -> Trace:
-    import dataclasses
-
-    return dataclasses.replace(trace, **changes)
-
-
-def _with_notes(trace: Trace, notes: tuple[str, ...]) -> Trace:
-    import dataclasses
-
-    return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=notes))

@@ -16,7 +16,8 @@ EPOCH_S = 1e8
 """A clock that reads more than three years counts from an epoch, not from the start of the trace."""
 
 _ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,18}))?)?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?", re.ASCII
+    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,18}))?)?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?",
+    re.ASCII,
 )
 
 
@@ -27,7 +28,7 @@ def check_unit(unit: str | None) -> None:
 
 
 def iso_ns(text: str, field: str) -> int:
-    """Nanoseconds since 1970 of an ISO 8601 date: any number of fractional digits, ``Z``, an offset or none (UTC).
+    """Nanoseconds since 1970 of an ISO 8601 date: any fractional digits; ``Z``, an offset or none (UTC).
 
     Raises:
         InputError: not such a date; without a place.
@@ -53,8 +54,8 @@ def iso_ns(text: str, field: str) -> int:
 class Clock:
     """Turns the times of one file into float seconds without losing digits.
 
-    Large readings (an epoch in nanoseconds exceeds what a float holds exactly) are taken relative to the first.
-    Numbers are in ``unit``; a text that is no number is an ISO 8601 date.
+    Large readings (an epoch in nanoseconds exceeds what a float holds exactly) are taken relative to the
+    first. Numbers are in ``unit``; a text that is no number is an ISO 8601 date.
     """
 
     def __init__(self, unit: str, field: str) -> None:

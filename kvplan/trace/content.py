@@ -1,8 +1,8 @@
 """Who shares which tokens: how hash ids, prefixes and sessions become ``Content``.
 
 A source names a sequence of tokens; a private one stands for text that only one request has written. Hash ids
-of a block size B share one source in which block ``id`` is the tokens ``id*B .. id*B+B-1``: equal ids are equal
-tokens, and a run of consecutive ids is one segment.
+of a block size B share one source in which block ``id`` is the tokens ``id*B .. id*B+B-1``: equal ids are
+equal tokens, and a run of consecutive ids is one segment.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class ContentBuilder:
         self._pointer.append(len(self._source))
         self._output.append(output_source)
 
-    def turn(self, session: Hashable, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()) -> None:
+    def turn(
+        self, session: Hashable, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()
+    ) -> None:
         """The next request is a turn of ``session``.
 
         Its prompt begins with the first ``shared`` tokens of what the session holds so far (where that is
@@ -117,7 +119,11 @@ class ContentBuilder:
             return np.array(values, dtype=np.int64)
 
         return Content(
-            column(self._pointer), column(self._source), column(self._start), column(self._tokens), column(self._output)
+            column(self._pointer),
+            column(self._source),
+            column(self._start),
+            column(self._tokens),
+            column(self._output),
         )
 
 
@@ -137,7 +143,9 @@ def merged(first: Content, second: Content) -> Content:
     rows = len(first.output_source)
     shift = int(first.segment_source.max(initial=-1)) + 1
     counts = np.column_stack([np.diff(first.segment_ptr), np.diff(second.segment_ptr)])
-    owner = np.concatenate([np.repeat(np.arange(rows), counts[:, 0]), np.repeat(np.arange(rows), counts[:, 1])])
+    owner = np.concatenate(
+        [np.repeat(np.arange(rows), counts[:, 0]), np.repeat(np.arange(rows), counts[:, 1])]
+    )
     order = np.argsort(owner, kind="stable")
     pointer = np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64)
     return Content(

@@ -1,4 +1,4 @@
-"""Files that tell of an engine but hold no request: a startup log, a run's settings, a table beside a trace."""
+"""Files that tell of an engine but hold no request: a startup log, a run's settings, a side table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class NoRequestsError(InputError):
         facts: what it tells, by plain name.
     """
 
-    def __init__(self, message: str, *, format: str, facts: Mapping[str, Any], source: str, hint: str | None = None):
+    def __init__(
+        self, message: str, *, format: str, facts: Mapping[str, Any], source: str, hint: str | None = None
+    ):
         super().__init__(message, source=source, line=1, hint=hint)
         self.format = format
         self.facts = dict(facts)

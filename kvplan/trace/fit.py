@@ -98,7 +98,8 @@ def _joint(prompt: Longs, output: Longs) -> list[list[int]] | None:
 
 
 def _tenths(values: Longs) -> Longs:
-    # Equal values share their ranks at random (seeded), or a heavy value would tie prompt to output by accident.
+    # Equal values share their ranks at random (seeded), or a heavy value would tie prompt to output by
+    # accident.
     order = np.lexsort((np.random.default_rng(0).random(len(values)), values))
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
@@ -107,7 +108,7 @@ def _tenths(values: Longs) -> Longs:
 
 
 def _arrivals(arrival: Doubles) -> dict[str, Any]:
-    """Mean rate, its profile over the trace, and the burstiness of gaps on the clock that the profile warps."""
+    """Mean rate, its profile over the trace, and the burstiness on the clock that the profile warps."""
     count, since = len(arrival), arrival - arrival[0]
     span = float(since[-1])
     if span == 0:
@@ -172,7 +173,10 @@ def _sessions(trace: Trace) -> tuple[dict[str, Any], Longs] | None:
         return None
     turns = np.bincount(np.cumsum(~later) - 1)
     think = trace.arrival_s[after] - trace.arrival_s[before]
-    return {"turns": {"quantiles": _quantiles(turns)}, "think_s": {"quantiles": _quantiles(think)}}, np.maximum(added, 1)
+    return {
+        "turns": {"quantiles": _quantiles(turns)},
+        "think_s": {"quantiles": _quantiles(think)},
+    }, np.maximum(added, 1)
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,8 @@ class Closeness:
 
 def closeness(real: Trace, drawn: Trace) -> list[Closeness]:
     """Mean, p50, p90, p99 of lengths, rate, burstiness, prefix hits: of the real trace and the drawn one."""
-    return [Closeness(name, figure, figures(drawn)[name]) for name, figure in figures(real).items()]
+    wanted, got = figures(real), figures(drawn)
+    return [Closeness(name, figure, got[name]) for name, figure in wanted.items() if name in got]
 
 
 def figures(trace: Trace) -> dict[str, float]:

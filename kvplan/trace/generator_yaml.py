@@ -20,7 +20,9 @@ def closeness_lines(rows: Sequence[Closeness]) -> list[str]:
     return lines
 
 
-def generator_yaml(spec: Mapping[str, Any], *, comment: Sequence[str] = (), scenario: Mapping[str, Any] | None = None) -> str:
+def generator_yaml(
+    spec: Mapping[str, Any], *, comment: Sequence[str] = (), scenario: Mapping[str, Any] | None = None
+) -> str:
     """The scenario as text: comment, then ``scenario``'s keys, then ``workload: {synthetic: spec}``."""
     parts = [f"# {line}".rstrip() for line in comment]
     parts += [f"{key}: {_flow(value, 2)}" for key, value in (scenario or {}).items()]
@@ -32,6 +34,8 @@ def generator_yaml(spec: Mapping[str, Any], *, comment: Sequence[str] = (), scen
 def _flow(value: Any, indent: int) -> str:
     import yaml  # only where a file is written
 
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True)
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True
+    )
     text = text.removesuffix("\n").removesuffix("\n...")
     return textwrap.indent(text, " " * indent).lstrip()

@@ -1,8 +1,9 @@
-"""The requests that a scenario lists itself: ``requests: [{arrival: 0.0, prompt: 512, output: 128}, ...]``."""
+"""The requests that a scenario lists itself: ``requests: [{arrival: 0, prompt: 512, output: 128}]``."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,15 +15,20 @@ from kvplan.trace.rows import LEAST, number, small, tokens
 from kvplan.trace.trace import Origin, Trace
 
 KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n", "beam_width")
+"""What people write."""
+EXACT_KEYS = ("content", "output_content")
+"""What ``kvplan trace convert`` writes: segments ``[source, start, tokens]``, and the output's source."""
 
 
 def inline_trace(
-    requests: Sequence[Mapping[str, Any]], source: str = "<requests>", lines: Sequence[int | None] | None = None
+    requests: Sequence[Mapping[str, Any]],
+    source: str = "<requests>",
+    lines: Sequence[int | None] | None = None,
 ) -> Trace:
     """The trace of requests given one by one.
 
-    Equal ``prefix.id`` share their first ``prefix.tokens`` tokens (all of the prompt where it is no longer). A
-    later turn of a ``session`` begins with all of the former turn, prompt and output.
+    Equal ``prefix.id`` share their first ``prefix.tokens`` tokens (all of the prompt where it is no longer).
+    A later turn of a ``session`` begins with all of the former turn, prompt and output.
 
     Args:
         requests: mappings with the keys ``KEYS``; ``prompt`` and ``output`` must be there, ``arrival`` is 0 s
@@ -43,7 +49,7 @@ def inline_trace(
             rows.append((_row(request), index, line))
         except InputError as error:
             raise _placed(error, source, line, index) from None
-    unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in zip(rows, rows[1:], strict=False))
+    unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in itertools.pairwise(rows))
     rows.sort(key=lambda row: row[0]["arrival"])  # stable: equal arrivals keep the order of the file
     content = ContentBuilder()
     for row, index, line in rows:
@@ -55,14 +61,22 @@ def inline_trace(
     columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
     if any(row["session"] is not None for row, _, _ in rows):
         columns["session"] = np.array(
-            [-1 if s is None else sessions.setdefault(s, len(sessions)) for s in (row["session"] for row, _, _ in rows)]
+            [
+                -1 if s is None else sessions.setdefault(s, len(sessions))
+                for s in (row["session"] for row, _, _ in rows)
+            ]
         )
-    shared = any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
+    exact = [row["content"] is not None for row, _, _ in rows]
+    if any(exact) and not all(exact):
+        raise InputError("must be given for all requests or for none", field="content", source=source, line=1)
+    shared = any(exact) or any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
     return Trace(
         np.array([row["arrival"] for row, _, _ in rows]),
         np.array([row["prompt"] for row, _, _ in rows]),
         np.array([row["output"] for row, _, _ in rows]),
-        request_id=np.array([str(index) if row["id"] is None else str(row["id"]) for row, index, _ in rows], dtype=object),
+        request_id=np.array(
+            [str(index) if row["id"] is None else str(row["id"]) for row, index, _ in rows], dtype=object
+        ),
         **columns,
         content=content.build() if shared else None,
         origin=Origin(source, "inline", ("requests sorted by arrival",) if unsorted else ()),
@@ -73,7 +87,7 @@ def _row(request: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(request, Mapping):
         raise InputError("is no request: a mapping with arrival, prompt and output", value=request)
     for key in request:
-        if key not in KEYS:
+        if key not in KEYS and key not in EXACT_KEYS:
             near = difflib.get_close_matches(str(key), KEYS, 1)
             raise InputError(
                 "is not a key of a request",
@@ -90,7 +104,11 @@ def _row(request: Mapping[str, Any]) -> dict[str, Any]:
         "output": _at_least_one(request, "output"),
         "session": request.get("session"),
         "prefix": _prefix(request.get("prefix")),
+        "content": _segments(request.get("content")),
+        "output_content": small(request.get("output_content", -1), "output_content", -1),
     }
+    if row["content"] is not None and row["prefix"]:
+        raise InputError("goes with no prefix: content tells it all", field="content")
     for key in ("id", "session"):
         if isinstance(row[key], (dict, list)):
             raise InputError("must be a name or a number", field=key, value=row[key])
@@ -108,12 +126,32 @@ def _at_least_one(request: Mapping[str, Any], key: str) -> int:
 def _prefix(prefix: Any) -> tuple[Any, int] | None:
     if prefix is None:
         return None
-    if not isinstance(prefix, Mapping) or set(prefix) != {"id", "tokens"} or isinstance(prefix["id"], (dict, list)):
+    if (
+        not isinstance(prefix, Mapping)
+        or set(prefix) != {"id", "tokens"}
+        or isinstance(prefix["id"], (dict, list))
+    ):
         raise InputError("must be a mapping of id and tokens", field="prefix", value=prefix)
     return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
 
 
+def _segments(value: Any) -> list[Segment] | None:
+    if value is None:
+        return None
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    for part in parts:
+        three = isinstance(part, (list, tuple)) and len(part) == 3
+        if not three or not all(type(number) is int and 0 <= number < 1 << 62 for number in part):
+            raise InputError("must be a list of [source, start, tokens]", field="content", value=part)
+    return [(source, start, count) for source, start, count in parts]
+
+
 def _add_content(content: ContentBuilder, row: dict[str, Any]) -> None:
+    if row["content"] is not None:
+        if sum(count for _, _, count in row["content"]) > row["prompt"]:
+            raise InputError("is longer than the prompt", field="content")
+        content.add(row["content"], output_source=row["output_content"])
+        return
     head: list[Segment] = []
     if row["prefix"]:
         name, count = row["prefix"]
@@ -128,7 +166,7 @@ def _add_content(content: ContentBuilder, row: dict[str, Any]) -> None:
             f"is shorter than the former turn of session {session!r} (prompt and output: {history} tokens)",
             field="prompt",
             value=row["prompt"],
-            hint="a later turn's prompt begins with all of the former turn: give the whole prompt, history included",
+            hint="a later turn begins with all of the former turn: give the whole prompt, history included",
         )
     content.turn(session, row["prompt"], row["output"], shared=history or row["prompt"], head=head)
 

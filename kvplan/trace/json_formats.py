@@ -74,10 +74,13 @@ class JsonFormat:
 
 
 def infer_unit(sample: Sample) -> tuple[str, str]:
-    """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms or vLLM's and GuideLLM's seconds."""
+    """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms, vLLM's and GuideLLM's seconds."""
     times = [value["timestamp"] for value in sample if isinstance(value.get("timestamp"), (int, float))]
     gap = (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
-    if any(isinstance(time, float) and not time.is_integer() for time in times) and gap < 10:
+    floats = [time for time in times if isinstance(time, float)]
+    if any(time.is_integer() for time in floats):
+        return "s", "whole numbers written as decimals, as programs write seconds"
+    if floats and gap < 10:
         return "s", f"fractional timestamps {gap:.3g} apart"
     if any(isinstance(value.get("timestamp"), str) for value in sample):
         return "s", "dates or numbers as texts"
@@ -112,7 +115,10 @@ def _is_aibrix(sample: Sample) -> bool:
 def _is_weka(sample: Sample) -> bool:
     return any(
         isinstance(requests := value.get("requests"), list)
-        and ("block_size" in value or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5]))
+        and (
+            "block_size" in value
+            or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5])
+        )
         for value in sample
     )
 
@@ -126,7 +132,12 @@ def _is_inference_perf(sample: Sample) -> bool:
 
 
 OWN = {role: role for role in ("arrival", "prompt", "output", "id", "session", "priority", "n", "beam_width")}
-OWN_LONG = OWN | {"arrival": "arrival_s", "prompt": "prompt_tokens", "output": "output_tokens", "id": "request_id"}
+OWN_LONG = OWN | {
+    "arrival": "arrival_s",
+    "prompt": "prompt_tokens",
+    "output": "output_tokens",
+    "id": "request_id",
+}
 
 # The first that fits wins: the more particular stand first.
 JSON_FORMATS: tuple[JsonFormat, ...] = (
@@ -136,7 +147,9 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("guidellm", _has("benchmarks"), lambda s: GuideLlmResults(s.builder, s.unit), "s"),
     JsonFormat(
         "sglang-bench",
-        lambda s: _has("backend", "completed", "median_itl_ms")(s) and str(s[0].get("backend")).startswith("sglang"),
+        lambda s: (
+            _has("backend", "completed", "median_itl_ms")(s) and str(s[0].get("backend")).startswith("sglang")
+        ),
         lambda s: BenchResults(s.builder, s.unit, s.seed),
     ),
     JsonFormat(
@@ -147,9 +160,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("aiperf-export", _has("metadata", "metrics"), lambda s: AiperfExport(s.builder, s.unit), "ns"),
     JsonFormat("inference-perf", _is_inference_perf, lambda s: InferencePerfRequests(s.builder, s.unit), "s"),
     JsonFormat("aibrix", _is_aibrix, lambda s: AibrixRows(s.builder, s.unit), "ms"),
-    JsonFormat(
-        "tracelab", _has("input_tokens_total", "prefix_tokens"), lambda s: TraceLabRounds(s.builder)
-    ),
+    JsonFormat("tracelab", _has("input_tokens_total", "prefix_tokens"), lambda s: TraceLabRounds(s.builder)),
     JsonFormat(
         "llmservingsim", _any("input_toks", "sub_requests"), lambda s: ServingSimRows(s.builder, s.given_unit)
     ),
@@ -160,8 +171,12 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
         lambda s: RagPulseRows(s.builder, s.unit, s.path),
         "s",
     ),
-    JsonFormat("sharegpt", _any("conversations", "conversation"), lambda s: ShareGptRows(s.builder, s.tokenizer)),
-    JsonFormat("servegen-offline", _has("input_length", "img_ids"), lambda s: HashRows(s.builder, s.unit), None, 16),
+    JsonFormat(
+        "sharegpt", _any("conversations", "conversation"), lambda s: ShareGptRows(s.builder, s.tokenizer)
+    ),
+    JsonFormat(
+        "servegen-offline", _has("input_length", "img_ids"), lambda s: HashRows(s.builder, s.unit), None, 16
+    ),
     JsonFormat("aiperf", _is_aiperf, lambda s: AiperfRows(s.builder, s.unit, s.tokenizer), "ms", 512),
     JsonFormat("vllm-multi-turn", _has("messages"), lambda s: Conversations(s.builder, s.tokenizer)),
     JsonFormat(
@@ -175,11 +190,21 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("mooncake", _has("timestamp", "input_length"), lambda s: HashRows(s.builder, s.unit), "", 512),
     JsonFormat("lengths", _has("input_length"), lambda s: HashRows(s.builder, s.unit), None, 16),
     JsonFormat(
-        "lmcache-agents", _has("timestamp", "input", "output"), lambda s: AgentLog(s.builder, s.unit, s.tokenizer), "us"
+        "lmcache-agents",
+        _has("timestamp", "input", "output"),
+        lambda s: AgentLog(s.builder, s.unit, s.tokenizer),
+        "us",
     ),
     JsonFormat("vllm-custom", _prompt_text, lambda s: CustomPrompts(s.builder, s.tokenizer)),
-    JsonFormat("generic", _has("prompt", "output"), lambda s: ColumnRows(s.builder, s.unit, s.columns or OWN), "s"),
-    JsonFormat("kvplan", _has("prompt_tokens", "output_tokens"), lambda s: ColumnRows(s.builder, s.unit, OWN_LONG), "s"),
+    JsonFormat(
+        "generic", _has("prompt", "output"), lambda s: ColumnRows(s.builder, s.unit, s.columns or OWN), "s"
+    ),
+    JsonFormat(
+        "kvplan",
+        _has("prompt_tokens", "output_tokens"),
+        lambda s: ColumnRows(s.builder, s.unit, OWN_LONG),
+        "s",
+    ),
 )
 
 

@@ -1,6 +1,7 @@
 """The JSON values of a file one after another: JSON Lines, one document, several in a row, or a long array.
 
-Nothing but the value at hand is kept, so that a file larger than memory can be read where its values are small.
+Nothing but the value at hand is kept, so that a file larger than memory can be read where its values are
+small.
 """
 
 from __future__ import annotations

@@ -12,16 +12,23 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import check_unit
 from kvplan.trace.detect import Kind, detect_kind
+from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
-from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.readers.csv import csv_header, read_csv
 from kvplan.trace.readers.engine_log import read_engine_log
 from kvplan.trace.readers.parquet import parquet_header, read_parquet
 from kvplan.trace.readers.prometheus import read_prometheus
 from kvplan.trace.readers.servegen import is_dataset, read_client
 from kvplan.trace.readers.side_files import side_file
-from kvplan.trace.readers.tables import ROLES, TABLES, TableFormat, named_columns, table_format, unknown_header
+from kvplan.trace.readers.tables import (
+    ROLES,
+    TABLES,
+    TableFormat,
+    named_columns,
+    table_format,
+    unknown_header,
+)
 from kvplan.trace.readers.tracelab_csv import COLUMNS as ROUNDS
 from kvplan.trace.readers.tracelab_csv import read_rounds
 from kvplan.trace.readers.yaml_requests import read_scenario
@@ -61,7 +68,9 @@ _KIND_OF_FORMAT = {
 def format_names() -> tuple[str, ...]:
     """What ``--format`` takes."""
     others = (*_KIND_OF_FORMAT, "servegen-client")
-    return tuple(dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others]))
+    return tuple(
+        dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others])
+    )
 
 
 def read_trace(
@@ -82,12 +91,12 @@ def read_trace(
     Args:
         format: one of ``format_names()`` instead of detection by content.
         time_unit: ``s``, ``ms``, ``us`` or ``ns`` instead of the format's own or the inferred one.
-        columns: role -> column name for a table of one's own (roles: arrival, prompt, output, id, session, ...).
+        columns: role -> column name for a table of one's own (roles: arrival, prompt, output, id, ...).
         on_bad_row: ``error`` refuses the file, ``skip`` and ``report`` leave such rows out and count them.
         limit: read only that many requests.
         output_tokens: for requests whose file does not say how long the answer is (256).
         block_size: tokens in a block of the file's hash ids, where it is known better than inferred.
-        tokenizer: a tokenizer's folder, ``tokenizer.json`` or name, for files that hold text (else 4 characters a token).
+        tokenizer: a ``tokenizer.json`` or its folder, for files that hold text (else 4 characters a token).
         seed: for files that hold distributions instead of requests.
 
     Returns:
@@ -147,13 +156,17 @@ def _read_servegen(source: Source, options: ReadOptions, rates_given: bool) -> T
 
 def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
     builder = TraceBuilder(
-        name, BadRows(source.name, options.on_bad_row), assumed_output=options.output_tokens, limit=options.limit
+        name,
+        BadRows(source.name, options.on_bad_row),
+        assumed_output=options.output_tokens,
+        limit=options.limit,
     )
     builder.block_size = options.block_size
     return builder
 
 
-# -- tables -----------------------------------------------------------------------------------------------------
+# -- tables
+# -----------------------------------------------------------------------------------------------------
 
 
 def _read_csv(source: Source, options: ReadOptions) -> Trace:
@@ -189,7 +202,9 @@ def _table(header: list[str], source: Source, options: ReadOptions) -> TableForm
     if options.format is not None:
         named = [table for table in TABLES if table.name == options.format]
         if not named:
-            raise InputError("is no table format", field="format", value=options.format, source=source.name, line=1)
+            raise InputError(
+                "is no table format", field="format", value=options.format, source=source.name, line=1
+            )
         fitting = next((table for table in named if table.fits(header)), None)
         if fitting is None:
             raise unknown_header(header, source.name)
@@ -200,7 +215,8 @@ def _table(header: list[str], source: Source, options: ReadOptions) -> TableForm
     return table
 
 
-# -- JSON -------------------------------------------------------------------------------------------------------
+# -- JSON
+# -------------------------------------------------------------------------------------------------------
 
 
 def _read_json(source: Source, options: ReadOptions) -> Trace:
@@ -213,7 +229,15 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
     builder = _builder(known.name, source, options)
     unit = known.unit(sample, builder, options.time_unit)
     reader = known.reader(
-        Setting(builder, unit, source.path, options.time_unit, options.tokenizer, options.seed or 0, options.columns)
+        Setting(
+            builder,
+            unit,
+            source.path,
+            options.time_unit,
+            options.tokenizer,
+            options.seed or 0,
+            options.columns,
+        )
     )
     for line, value in _until_full(itertools.chain(first, values), builder):
         try:
@@ -232,14 +256,20 @@ def _until_full(values: Iterator[tuple[int, Value]], builder: TraceBuilder) -> I
         yield item
 
 
-def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions) -> JsonFormat:
+def _json_format(
+    sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions
+) -> JsonFormat:
     if options.format is not None:
         known = next((known for known in JSON_FORMATS if known.name == options.format), None)
         if known is None:
-            raise InputError("is no JSON format", field="format", value=options.format, source=source.name, line=1)
+            raise InputError(
+                "is no JSON format", field="format", value=options.format, source=source.name, line=1
+            )
         return known
     if not sample:
-        line, error = next(((line, value) for line, value in first if isinstance(value, InputError)), (1, None))
+        line, error = next(
+            ((line, value) for line, value in first if isinstance(value, InputError)), (1, None)
+        )
         message = error.message if error else "holds no JSON object"
         raise InputError(message, source=source.name, line=line, column=error.column if error else None)
     if options.columns:
@@ -250,5 +280,11 @@ def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source,
         if beside is not None:
             raise beside
         keys = ", ".join(list(sample[0])[:12])
-        raise InputError("is JSON of no known format", value=keys, source=source.name, line=first[0][0], hint="see --format")
+        raise InputError(
+            "is JSON of no known format",
+            value=keys,
+            source=source.name,
+            line=first[0][0],
+            hint="see --format",
+        )
     return known

@@ -18,13 +18,15 @@ MAX_TOKENS = 2**31 - 1
 class BadRows:
     """Collects the rows that could not be understood.
 
-    ``error`` refuses the file once it is read, so that the message shows the first ten and the count; ``skip``
-    and ``report`` leave the rows out (``report`` also shows them: see ``Origin.bad_row_examples``).
+    ``error`` refuses the file once it is read, so that the message shows the first ten and the count;
+    ``skip`` and ``report`` leave the rows out (``report`` also shows them: see ``Origin.bad_row_examples``).
     """
 
     def __init__(self, source: str, policy: OnBadRow) -> None:
         if policy not in ("error", "skip", "report"):
-            raise InputError("is not a policy for bad rows", field="on_bad_row", value=policy, hint="error, skip, report")
+            raise InputError(
+                "is not a policy for bad rows", field="on_bad_row", value=policy, hint="error, skip, report"
+            )
         self.source = source
         self.policy = policy
         self.count = 0

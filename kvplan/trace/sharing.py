@@ -15,8 +15,8 @@ class PrefixHits:
     """What an unlimited prefix cache could serve.
 
     Args:
-        tokens: int64[R], first tokens of each prompt that stand at the beginning of an earlier request (of its
-            prompt, or of its prompt and output where the trace knows the output's identity).
+        tokens: int64[R], first tokens of each prompt that stand at the beginning of an earlier request (of
+            its prompt, or of its prompt and output where the trace knows the output's identity).
         last_row: int64[R], the latest request before that holds all of them; -1 where there is none.
     """
 
@@ -25,7 +25,7 @@ class PrefixHits:
 
 
 def prefix_hits(trace: Trace) -> PrefixHits:
-    """Walk a radix tree over the content of all requests, in order of arrival; token by token, no block size."""
+    """Walk a radix tree over the content of all requests in order of arrival; by token, not by block."""
     rows = len(trace)
     tokens, last_row = np.zeros(rows, np.int64), np.full(rows, -1, np.int64)
     content = trace.content
@@ -33,7 +33,12 @@ def prefix_hits(trace: Trace) -> PrefixHits:
         return PrefixHits(tokens, last_row)
     pointer = content.segment_ptr.tolist()
     segments = list(
-        zip(content.segment_source.tolist(), content.segment_start.tolist(), content.segment_tokens.tolist(), strict=True)
+        zip(
+            content.segment_source.tolist(),
+            content.segment_start.tolist(),
+            content.segment_tokens.tolist(),
+            strict=True,
+        )
     )
     whole = (content.covered_tokens() == trace.prompt_tokens).tolist()
     outputs, output_tokens = content.output_source.tolist(), trace.output_tokens.tolist()

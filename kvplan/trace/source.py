@@ -13,7 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from kvplan.errors import InputError
 
@@ -62,7 +62,7 @@ class Source:
         try:
             with self._open() as file:
                 if self.compression == "gzip":
-                    yield gzip.GzipFile(fileobj=file, mode="rb")
+                    yield cast(IO[bytes], gzip.GzipFile(fileobj=file, mode="rb"))
                 elif self.compression == "zstd":
                     import pyarrow as pa  # only here: plain files need no Arrow to be opened
 
@@ -94,7 +94,9 @@ class Source:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError("is not UTF-8 text", source=self.name, line=line, column=error.start + 1) from None
+            raise InputError(
+                "is not UTF-8 text", source=self.name, line=line, column=error.start + 1
+            ) from None
         return text.removesuffix("\r").removeprefix("\ufeff" if line == 1 else "")
 
 
@@ -122,13 +124,13 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
             yield Source("<stdin>", None, opener)
         return
     try:
-        mode = os.stat(name).st_mode
+        mode = Path(name).stat().st_mode
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", source=name) from error
     except ValueError as error:  # a path with a zero byte
         raise InputError(f"is no path: {error}", source=name) from error
     if stat.S_ISREG(mode):
-        yield Source(name, Path(name), lambda: Path(name).open("rb"))
+        yield Source(name, Path(name), lambda: Path(name).open("rb"))  # noqa: SIM115 - its user closes it
     elif stat.S_ISFIFO(mode):
         with Path(name).open("rb") as pipe, _copied(pipe) as opener:
             yield Source(name, None, opener)
@@ -146,7 +148,7 @@ def _copied(pipe: IO[bytes]) -> Iterator[Callable[[], IO[bytes]]]:
         copy.write(start)
         shutil.copyfileobj(pipe, copy, 1 << 20)
         copy.flush()
-        yield lambda: Path(copy.name).open("rb")
+        yield lambda: Path(copy.name).open("rb")  # noqa: SIM115 - its user closes it
 
 
 def memory_source(data: bytes, name: str = "<memory>") -> Source:

@@ -18,7 +18,19 @@ from kvplan.trace.distribution import Distribution, distribution
 from kvplan.trace.rows import MAX_TOKENS, small
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Trace
 
-KEYS = ("requests", "seed", "arrivals", "prompt", "output", "joint", "max_total", "prefixes", "reuse", "sessions", "n")
+KEYS = (
+    "requests",
+    "seed",
+    "arrivals",
+    "prompt",
+    "output",
+    "joint",
+    "max_total",
+    "prefixes",
+    "reuse",
+    "sessions",
+    "n",
+)
 _STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
 _SEARCHED = 256
 
@@ -28,12 +40,14 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
 
     Args:
         spec: ``requests`` (how many); ``arrivals`` (a rate, or ``{rate, cv, profile, tick_s}``: see
-            ``arrivals.Arrivals``); ``prompt`` and ``output``, in tokens (see ``distribution.distribution``); and
-            as wanted
+            ``arrivals.Arrivals``); ``prompt`` and ``output``, in tokens (see
+            ``distribution.distribution``); and as wanted
 
-            - ``joint``: a square matrix of weights; entry (i, j) is how often a prompt of the i-th equal part of
-              prompts goes with an output of the j-th equal part of outputs. Without it they are independent.
-            - ``max_total``: no prompt and its output together are longer; outputs are dealt anew until that holds.
+            - ``joint``: a square matrix of weights; entry (i, j) is how often a prompt of the i-th equal
+              part of prompts goes with an output of the j-th equal part of outputs. Without it they are
+              independent.
+            - ``max_total``: no prompt and its output together are longer; outputs are dealt anew until that
+              holds.
             - ``prefixes``: ``[{tokens, share}]``: a share of requests begins with that many common tokens.
             - ``reuse``: ``{probability, fraction, lag_s}``: with that probability a prompt begins with the
               beginning of an earlier request (its prompt and output), for a fraction of its own length, that
@@ -58,7 +72,9 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
         raise InputError("goes with no sessions: reuse describes them already", field="synthetic.reuse")
     prompt, output = _lengths(spec, count, random["lengths"])
     if "max_total" in spec:
-        output = _within(prompt, output, small(spec["max_total"], "synthetic.max_total", 2), random["lengths"])
+        output = _within(
+            prompt, output, small(spec["max_total"], "synthetic.max_total", 2), random["lengths"]
+        )
     columns: dict[str, Any] = {}
     if "n" in spec:
         columns["n"] = _whole(distribution(spec["n"], "synthetic.n"), random["n"].random(count))
@@ -91,11 +107,19 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
         joint = np.array(spec["joint"], dtype=np.float64)
     except (TypeError, ValueError):
         joint = np.zeros(0)
-    size = len(joint)
-    if not size or joint.shape != (size, size) or not np.isfinite(joint).all() or joint.min() < 0 or joint.sum() <= 0:
+    size = len(joint) if joint.ndim == 2 else 0
+    if (
+        not size
+        or joint.shape != (size, size)
+        or not np.isfinite(joint).all()
+        or joint.min() < 0
+        or joint.sum() <= 0
+    ):
         raise InputError("must be a square matrix of weights >= 0", field="synthetic.joint")
     rows = joint.sum(axis=1, keepdims=True)
-    given_prompt = np.cumsum(np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1)
+    given_prompt = np.cumsum(
+        np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1
+    )
     part = np.minimum((ranks * size).astype(np.int64), size - 1)
     column = (random.random(count)[:, None] > given_prompt[part, :-1]).sum(axis=1)
     return _whole(prompt, ranks), _whole(output, _spread(column, random))
@@ -104,7 +128,11 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
 def _within(prompt: Longs, output: Longs, most: int, random: np.random.Generator) -> Longs:
     """Outputs dealt anew, so that no sum exceeds ``most``; as a last resort an output is cut."""
     if prompt.max() >= most:
-        raise InputError(f"is less than the longest prompt ({prompt.max()}) and a token", field="synthetic.max_total", value=most)
+        raise InputError(
+            f"is less than the longest prompt ({prompt.max()}) and a token",
+            field="synthetic.max_total",
+            value=most,
+        )
     for _ in range(200):
         over = np.flatnonzero(prompt + output > most)
         if not len(over):
@@ -127,7 +155,9 @@ def _spread(key: Any, random: np.random.Generator) -> Doubles:
     return ranks
 
 
-def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> list[list[Segment]] | None:
+def _prefix_of(
+    spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator
+) -> list[list[Segment]] | None:
     """The common beginning of each request: one prefix or none, drawn by the prefixes' shares."""
     prefixes = spec.get("prefixes")
     if prefixes is None:
@@ -159,15 +189,19 @@ def _content(
     heads: list[list[Segment]] | None,
     random: np.random.Generator,
 ) -> Content | None:
-    """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, later ones the prefixes."""
+    """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, further ones prefixes."""
     if "reuse" not in spec and heads is None:
         return None
     count = len(prompt)
-    wanted, partner = _reuse(spec, arrival, prompt, random) if "reuse" in spec else (np.zeros(count, np.int64),) * 2
+    wanted, partner = (
+        _reuse(spec, arrival, prompt, random) if "reuse" in spec else (np.zeros(count, np.int64),) * 2
+    )
     lengths, totals = prompt.tolist(), (prompt + output).tolist()
     builder = ContentBuilder()
     known: list[list[Segment]] = []
-    for row, (shared, first, length) in enumerate(zip(wanted.tolist(), partner.tolist(), lengths, strict=True)):
+    for row, (shared, first, length) in enumerate(
+        zip(wanted.tolist(), partner.tolist(), lengths, strict=True)
+    ):
         head = heads[row] if heads is not None else []
         if shared > sum(tokens for _, _, tokens in head):
             parent = _parent(totals, first, row, shared)
@@ -189,7 +223,7 @@ def _reuse(
     probability = [part.mean for part in _parts(reuse["probability"], "synthetic.reuse.probability")]
     fraction = _parts(reuse["fraction"], "synthetic.reuse.fraction")
     lag = distribution(reuse["lag_s"], "synthetic.reuse.lag_s")
-    within = all(0 <= part.values[0] and part.values[-1] <= 1 for part in fraction)
+    within = all(part.values[0] >= 0 and part.values[-1] <= 1 for part in fraction)
     if not within or not 0 <= min(probability) <= max(probability) <= 1 or lag.values[0] < 0:
         raise InputError("needs probability and fraction within 0..1 and lag_s >= 0", field="synthetic.reuse")
     chance, ties, ranks, lags = random.random((4, len(prompt)))
@@ -198,7 +232,9 @@ def _reuse(
     by_length[order] = np.arange(len(prompt))
     likely = np.array(probability)[by_length * len(probability) // len(prompt)]
     part = by_length * len(fraction) // len(prompt)
-    share = np.choose(part, [each.at(ranks) for each in fraction]) if len(fraction) > 1 else fraction[0].at(ranks)
+    share = (
+        np.choose(part, [each.at(ranks) for each in fraction]) if len(fraction) > 1 else fraction[0].at(ranks)
+    )
     shared = np.where(chance < likely, np.rint(share * prompt), 0).astype(np.int64)
     shared[0] = 0
     row = np.searchsorted(arrival, arrival - lag.at(lags))
@@ -228,7 +264,12 @@ def _parent(totals: list[int], first: int, row: int, tokens: int) -> int:
 
 
 def _with_sessions(
-    spec: Mapping[str, Any], added: Longs, output: Longs, columns: dict[str, Any], random: dict[str, Any], seed: int
+    spec: Mapping[str, Any],
+    added: Longs,
+    output: Longs,
+    columns: dict[str, Any],
+    random: dict[str, Any],
+    seed: int,
 ) -> Trace:
     """Conversations: turns in order, each prompt the whole history and what the turn adds."""
     sessions = spec["sessions"]
@@ -241,7 +282,9 @@ def _with_sessions(
     count = len(added)
     draws = random["sessions"]
     sizes = _whole(turns, draws.random(count))
-    last = int(np.searchsorted(np.cumsum(sizes), count))  # the session that reaches the wanted count, cut there
+    last = int(
+        np.searchsorted(np.cumsum(sizes), count)
+    )  # the session that reaches the wanted count, cut there
     sizes = sizes[: last + 1]
     sizes[-1] -= sizes.sum() - count
     starts_at = arrivals(spec.get("arrivals"), "synthetic.arrivals")
@@ -255,7 +298,9 @@ def _with_sessions(
     heads = _prefix_of(spec, added, random["prefixes"])
     prompt = np.empty(count, np.int64)
     # Turn order within a session is time order, so content may be built before sorting by arrival.
-    for row, (name, new, answer) in enumerate(zip(session.tolist(), added.tolist(), output.tolist(), strict=True)):
+    for row, (name, new, answer) in enumerate(
+        zip(session.tolist(), added.tolist(), output.tolist(), strict=True)
+    ):
         history = builder.history_tokens(name)
         prompt[row] = history + new
         head = [] if heads is None or history else heads[row]

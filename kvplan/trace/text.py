@@ -1,4 +1,4 @@
-"""How many tokens a text has: by a tokenizer that the person gives, or four characters a token, and said so."""
+"""How many tokens a text has: by a tokenizer that the person gives, or four characters a token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class TokenCounter:
     def __init__(self, tokenizer: str | None = None) -> None:
         self._encode: Any = None
         if tokenizer is None:
-            self.note = f"the file holds text: {CHARACTERS_PER_TOKEN} characters a token assumed (--tokenizer counts them)"
+            self.note = (
+                f"the file holds text: {CHARACTERS_PER_TOKEN} characters a token assumed (or --tokenizer)"
+            )
             return
         path = Path(tokenizer)
         path = path / "tokenizer.json" if path.is_dir() else path
@@ -33,7 +35,9 @@ class TokenCounter:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise KvplanError("needs the package tokenizers", field="tokenizer", hint="pip install tokenizers") from None
+            raise KvplanError(
+                "needs the package tokenizers", field="tokenizer", hint="pip install tokenizers"
+            ) from None
         try:
             self._encode = Tokenizer.from_file(str(path)).encode
         except Exception as error:  # the package raises bare Exception for a file that is no tokenizer
@@ -52,5 +56,7 @@ def message_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+        return "".join(
+            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
     return ""

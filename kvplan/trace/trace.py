@@ -20,13 +20,13 @@ class Content:
     """Who shares which tokens: the identity of every prompt token, run-length encoded.
 
     Request ``r`` owns the segments ``segment_ptr[r]:segment_ptr[r + 1]``. They cover the beginning of its
-    prompt, in order; what they leave uncovered is unique to the request. The token at place ``i`` of a segment
-    is the token ``(segment_source[s], segment_start[s] + i)``: two tokens are equal when these pairs are equal,
-    whichever requests they stand in. The generated tokens of request ``r`` are ``(output_source[r], 0..)``, so
-    a later turn of a session names its former turn's output by that source.
+    prompt, in order; what they leave uncovered is unique to the request. The token at place ``i`` of a
+    segment is the token ``(segment_source[s], segment_start[s] + i)``: two tokens are equal when these pairs
+    are equal, whichever requests they stand in. The generated tokens of request ``r`` are
+    ``(output_source[r], 0..)``, so a later turn of a session names its former turn's output by that source.
 
     Shapes: ``segment_ptr`` int64[R + 1]; ``segment_source``, ``segment_start``, ``segment_tokens`` int64[S];
-    ``output_source`` int64[R]. Sources are any int64 >= 0; -1 in ``output_source`` means unique to the request.
+    ``output_source`` int64[R]. Sources are any int64 >= 0; -1 in ``output_source``: unique to the request.
     """
 
     segment_ptr: Longs
@@ -136,7 +136,7 @@ class Trace:
             column = getattr(self, name)
             if column is None:
                 continue
-            array = np.ascontiguousarray(column, dtype=kind)
+            array: NDArray[Any] = np.ascontiguousarray(column, dtype=kind)
             if array.shape != (len(self.arrival_s),):
                 raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)
             object.__setattr__(self, name, array)

@@ -71,6 +71,7 @@ def run(name: str, place: int = 0, *, refused: bool = False, **changes: float) -
             "requests_per_s": 5.0,
             "goodput_requests_per_s": 4.5,
         },
+        "notes": ["assumed something"],
         "prefix_cache": {"query_tokens": 0, "hit_tokens": 0, "hit_rate": None},
         "sim": {"steps": 128, "steps_skipped": 100, "wall_s": 0.01, "requests_per_wall_s": 100.0},
     }

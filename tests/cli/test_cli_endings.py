@@ -134,6 +134,7 @@ def test_json_prints_the_summary_and_nothing_else(
     assert ended.code == 0
     assert json.loads(ended.out) == FakeResult().summary
     assert "results:" in ended.err
+    assert "contiguous: assumed something\n" in ended.err
     assert (tmp_path / "out" / "summary.json").exists()
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import typer
@@ -51,6 +52,17 @@ def test_each_command_of_the_table_exists_and_explains_itself(name: str, kvplan:
     ended = kvplan(name, "--help")
     assert ended.code == 0
     assert ended.out.startswith(f"Usage: kvplan {name}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_has_two_meanings_for_one_flag(name: str) -> None:
+    def check(command: Any) -> None:
+        words = [word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)]
+        assert len(set(words)) == len(words)
+        for inner in getattr(command, "commands", {}).values():
+            check(inner)
+
+    check(COMMANDS[name].load(name))
 
 
 def test_help_shows_every_flag_whole(kvplan: Cli) -> None:

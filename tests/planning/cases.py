@@ -12,14 +12,10 @@ from typing import Any
 STEP_S = 0.01
 
 
-def requests(
-    count: int, prompt: int, output: int, *, every: float = 0.0, prefix: int = 0
-) -> list[dict[str, Any]]:
+def requests(count: int, prompt: int, output: int, *, every: float = 0.0, prefix: int = 0) -> list[dict[str, Any]]:
     """``count`` equal requests, one each ``every`` seconds, the first ``prefix`` tokens the same in all."""
     shared = {"prefix": {"id": "system", "tokens": prefix}} if prefix else {}
-    return [
-        {"arrival": number * every, "prompt": prompt, "output": output, **shared} for number in range(count)
-    ]
+    return [{"arrival": number * every, "prompt": prompt, "output": output, **shared} for number in range(count)]
 
 
 def deployment(
@@ -28,7 +24,6 @@ def deployment(
     pool_tokens: int,
     max_num_seqs: int = 256,
     max_num_batched_tokens: int = 8192,
-    max_model_len: int = 4096,
     timing: Any = None,
     slo: dict[str, Any] | None = None,
     **cache: Any,
@@ -46,7 +41,7 @@ def deployment(
         "scheduler": {
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
-            "max_model_len": max_model_len,
+            "max_model_len": min(4096, pool_tokens // 1024 * 1024),
             "async_scheduling": False,
         },
         "timing": timing or {"constant": STEP_S},

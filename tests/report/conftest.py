@@ -36,9 +36,7 @@ def page(outcome: tuple[Any, ...]) -> str:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium under Playwright; skips where either is missing."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="browser tests need `pip install playwright`"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need `pip install playwright`")
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("browser tests need Chromium: `apt-get install chromium`")

@@ -203,9 +203,7 @@ def replay(
         row["waiting"] += len(waiting) * seconds
         row["running_max"] = max(row["running_max"], len(running))
         row["waiting_max"] = max(row["waiting_max"], len(waiting))
-        row["allocated_max"] = max(
-            row["allocated_max"], split["used"] + split["reserved"] + split["internal"]
-        )
+        row["allocated_max"] = max(row["allocated_max"], split["used"] + split["reserved"] + split["internal"])
         row["preemptions"] += evicted
         row["output_tokens"] += len(running)
         row["prefill_tokens"] += prefill
@@ -333,7 +331,14 @@ def run_summary(result: Replay, overrides: dict[str, Any]) -> dict[str, Any]:
     met = (requests["ttft_s"] <= 2.0) & ~(requests["tpot_s"] > 0.05)
     return {
         "name": result.name,
-        "overrides": overrides,
+        "settings": {
+            "layout": "paged" if result.block_size else "contiguous",
+            "block_size": result.block_size or 16,
+            "kv_cache_dtype": "auto",
+            "enable_prefix_caching": False,
+            "max_num_seqs": 64,
+            **overrides,
+        },
         "memory": {
             "pool_gib": result.pool_slots * per_token / 2**30,
             "num_gpu_blocks": result.pool_slots // max(result.block_size, 1) + 1,
@@ -389,17 +394,12 @@ def results(
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """(summary, requests, timeline, memory_map) of a paged base, a contiguous variant and a sweep."""
     arrival, prompt, output = lengths(count, rate, seed)
-    plans = [
+    plans: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("base", {}, {}),
-        ("contiguous", {"cache": {"layout": "contiguous", "reservation": "max"}}, {"block_size": 0}),
+        ("contiguous", {"reservation": "max"}, {"block_size": 0}),
     ]
-    plans += [
-        (f"cache.block_size={size}", {"cache": {"block_size": size}}, {"block_size": size})
-        for size in block_sizes
-    ]
-    done = [
-        (replay(name, arrival, prompt, output, **options), overrides) for name, overrides, options in plans
-    ]
+    plans += [(f"cache.block_size={size}", {}, {"block_size": size}) for size in block_sizes]
+    done = [(replay(name, arrival, prompt, output, **options), overrides) for name, overrides, options in plans]
     frames = {
         kind: pd.concat([getattr(result, kind) for result, _ in done], ignore_index=True)
         for kind in ("requests", "timeline", "memory_map")

@@ -122,10 +122,7 @@ def test_dark_mode_is_dark_and_legible(browser: Any, page_url: str) -> None:
     contrast = visit.page.evaluate(CONTRAST)
     assert contrast["paper"] < 0.05
     assert min(contrast["ratios"].values()) >= 4.5, contrast
-    assert (
-        visit.page.evaluate("document.querySelector('#plot-load .ytick text').style.fill")
-        == "rgb(155, 165, 174)"
-    )
+    assert visit.page.evaluate("document.querySelector('#plot-load .ytick text').style.fill") == "rgb(155, 165, 174)"
     visit.context.close()
 
 
@@ -140,10 +137,7 @@ def test_print_is_light_and_no_wider_than_the_paper(browser: Any, page_url: str,
     visit.until("document.querySelector('#plot-latency .main-svg').clientWidth === 680")
     visit.page.emulate_media(media="print")
     assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert (
-        visit.page.evaluate("document.querySelector('#plot-load .ytick text').style.fill")
-        == "rgb(90, 100, 110)"
-    )
+    assert visit.page.evaluate("document.querySelector('#plot-load .ytick text').style.fill") == "rgb(90, 100, 110)"
     assert not visit.page.locator("[data-copy]").is_visible()
     visit.page.pdf(path=str(tmp_path / "p.pdf"), prefer_css_page_size=True)
     assert (tmp_path / "p.pdf").stat().st_size > 20_000

@@ -62,17 +62,13 @@ def test_the_notebook_view_is_small_static_and_escaped(outcome: tuple[Any, ...])
     assert len(view) < 40_000
 
 
-def test_a_picture_without_a_browser_is_refused_with_the_mend(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_picture_without_a_browser_is_refused_with_the_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match="none was found"):
         forms.picture("<p>", tmp_path / "p.png")
 
 
-@pytest.mark.skipif(
-    forms.find_browser() is None, reason="a picture needs Chromium: `apt-get install chromium`"
-)
+@pytest.mark.skipif(forms.find_browser() is None, reason="a picture needs Chromium: `apt-get install chromium`")
 def test_a_picture_is_a_png_of_the_page(page: str, tmp_path: Path) -> None:
     data = forms.picture(page, tmp_path / "p.png", width=800, height=600).read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"

@@ -10,11 +10,7 @@ from kvplan.report.runs import read_runs
 def frame(moments: list[list[int]]) -> pd.DataFrame:
     bins = len(moments[0])
     return pd.DataFrame(
-        [
-            (float(t), column / bins, owner)
-            for t, owners in enumerate(moments)
-            for column, owner in enumerate(owners)
-        ],
+        [(float(t), column / bins, owner) for t, owners in enumerate(moments) for column, owner in enumerate(owners)],
         columns=["t_s", "address", "request"],
     )
 

@@ -24,16 +24,12 @@ def test_a_duration_reads_in_the_unit_that_fits(value: float, text: str) -> None
     assert shown.duration(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(16, "16.0 B"), (131072, "128 KiB"), (42_063_000_000, "39.2 GiB")]
-)
+@pytest.mark.parametrize(("value", "text"), [(16, "16.0 B"), (131072, "128 KiB"), (42_063_000_000, "39.2 GiB")])
 def test_a_size_reads_in_binary_units(value: float, text: str) -> None:
     assert shown.size(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.62, "+62%"), (-0.004, "−0.4%"), (0.0001, "±0"), (11.0, "+1\u202f100%")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0.62, "+62%"), (-0.004, "−0.4%"), (0.0001, "±0"), (11.0, "+1\u202f100%")])
 def test_a_change_carries_its_sign(value: float, text: str) -> None:
     assert shown.change(value) == text
 
@@ -44,8 +40,7 @@ def test_shares_add_up_as_shown(parts: list[float]) -> None:
     texts = shown.shares(fractions)
     assert round(sum(float(text.rstrip("%")) for text in texts), 6) == 100.0
     assert all(
-        abs(float(text.rstrip("%")) - fraction * 100) < 0.1001
-        for text, fraction in zip(texts, fractions, strict=True)
+        abs(float(text.rstrip("%")) - fraction * 100) < 0.1001 for text, fraction in zip(texts, fractions, strict=True)
     )
 
 

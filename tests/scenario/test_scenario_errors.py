@@ -174,8 +174,19 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         load_scenario(tmp_path / "folder.yaml")
 
 
-def test_a_fault_that_the_catalogue_finds_gets_the_line_of_the_scenario(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(GOOD)
-    scenario = load_scenario(tmp_path / "s.yaml")
-    found = scenario.located(InputError("unknown model", field="model", value="llama-3.1-8b", hint="nearest: x"))
-    assert str(found).startswith(f"{tmp_path / 's.yaml'}:1:8: model: unknown model (got 'llama-3.1-8b')")
+def test_a_fault_found_elsewhere_gets_the_line_of_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(GOOD + "cache: {block_size: 7}\n")
+    scenario = load_scenario(tmp_path / "s.yaml", {"cache.kv_cache_dtype": "q4_0"})
+
+    def shown(field: str | None) -> str:
+        return str(scenario.located(InputError("no", field=field, value=1))).replace(str(tmp_path), "")
+
+    assert shown("model") == "/s.yaml:1:8: model: no (got 1)"
+    assert shown("cache.block_size") == "/s.yaml:5:21: cache.block_size: no (got 1)"
+    assert shown("block_size") == "/s.yaml:5:21: cache.block_size: no (got 1)"
+    assert shown("requests[0].prompt") == "/s.yaml:4:28: requests[0].prompt: no (got 1)"
+    assert shown("kv_cache_dtype") == "--kv-cache-dtype: no (got 1)"
+    assert shown("hidden_size") == "hidden_size: no (got 1)"
+    assert shown(None) == "no (got 1)"
+    placed = InputError("no", field="model", source="config.json", line=3)
+    assert scenario.located(placed) is placed

@@ -15,10 +15,10 @@ from kvplan.trace.text import TokenCounter, message_text
 class AiperfRows:
     """``mooncake_trace`` rows and GenAI-Perf payloads.
 
-    A turn says what it adds: its prompt is the session's history and that (AIPerf replays turns so), unless it
-    gives ``hash_ids`` or a whole list of ``messages``, which describe the whole prompt. Timestamps in ms are
-    optional; ``delay`` in ms counts from the former turn. AIPerf writes it on the turn that waits, GenAI-Perf
-    on the turn after which is waited.
+    A turn says what it adds: its prompt is the session's history and that (AIPerf replays turns so), unless
+    it gives ``hash_ids`` or a whole list of ``messages``, which describe the whole prompt. Timestamps in ms
+    are optional; ``delay`` in ms counts from the former turn. AIPerf writes it on the turn that waits,
+    GenAI-Perf on the turn after which is waited.
     """
 
     def __init__(self, builder: TraceBuilder, unit: str, tokenizer: str | None) -> None:
@@ -42,7 +42,9 @@ class AiperfRows:
             return
         former = self.builder.history_tokens(session)
         if former:
-            self.builder.note("sessions: a later turn's input_length is what it adds to the history (as AIPerf replays)")
+            self.builder.note(
+                "sessions: a later turn's input_length is what it adds to the history (as AIPerf replays)"
+            )
         self.builder.add(arrival, former + added, answer, session=session, history=former)
 
     def _prompt(self, value: dict[str, Any]) -> tuple[int, bool]:
@@ -81,7 +83,9 @@ class AiperfRows:
                 self._delay_after[session] = wait
         elif seconds is None:
             seconds = former + self._delay_after.pop(session, 0.0) + wait
-            self.builder.note("a turn without timestamp arrives its delay after the former turn's arrival (service time is unknown)")
+            self.builder.note(
+                "a turn without timestamp arrives its delay after the former turn (service time is unknown)"
+            )
         if seconds is not None:
             self._next[session] = seconds
         elif former is None:

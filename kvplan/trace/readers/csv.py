@@ -41,10 +41,15 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
 
 def _time_note(source: Source, table: TableFormat, unit: str) -> str:
     name = table.columns["arrival"]
-    return f"time: {name!r} in {unit} (dates as ISO 8601)" if table.name in ("generic", "kvplan") else f"time: {name!r} as {table.name} has it (dates, or numbers in {unit})"
+    return (
+        f"time: {name!r} in {unit} (dates as ISO 8601)"
+        if table.name in ("generic", "kvplan")
+        else f"time: {name!r} as {table.name} has it (dates, or numbers in {unit})"
+    )
 
 
-# -- the fast way ---------------------------------------------------------------------------------------------
+# -- the fast way
+# ---------------------------------------------------------------------------------------------
 
 
 def _fast_blocks(
@@ -57,7 +62,9 @@ def _fast_blocks(
     roles = {role: name for role, name in table.columns.items() if name in header}
     if len(set(header)) != len(header) or "hash_ids" in roles:
         raise _NotWellFormed
-    types: dict[str, Any] = {roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles}
+    types: dict[str, Any] = {
+        roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles
+    }
     types |= {roles[role]: pa.string() for role in ("arrival", "id", "session") if role in roles}
     try:
         with source.stream() as stream:
@@ -99,7 +106,9 @@ def _fast_columns(
             if len(values) and (values.min() < LEAST[role] or values.max() > MAX_TOKENS):
                 raise _NotWellFormed
     extra |= {
-        key: batch.column(roles[role]).to_pylist() for key, role in (("name", "id"), ("session", "session")) if role in roles
+        key: batch.column(roles[role]).to_pylist()
+        for key, role in (("name", "id"), ("session", "session"))
+        if role in roles
     }
     return arrival, counts("prompt"), counts("output") if "output" in roles else None, extra
 
@@ -118,7 +127,11 @@ class _FastClock:
 
         if self.kind is None:
             self.kind = next(
-                (kind for kind in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")) if _casts(texts[:1], kind)),
+                (
+                    kind
+                    for kind in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
+                    if _casts(texts[:1], kind)
+                ),
                 None,
             )
             if self.kind is None:
@@ -136,7 +149,11 @@ class _FastClock:
             is_epoch = pa.types.is_timestamp(kind) or abs(readings[0]) > EPOCH_S * per_second
             self.base = readings[0] if is_epoch else readings[0] * 0
         since: Doubles = (readings - self.base) / per_second
-        if not np.isfinite(since).all() or (not pa.types.is_timestamp(kind) and readings.min() < 0) or since.max() > 1e12:
+        if (
+            not np.isfinite(since).all()
+            or (not pa.types.is_timestamp(kind) and readings.min() < 0)
+            or since.max() > 1e12
+        ):
             raise _NotWellFormed
         return since
 
@@ -152,7 +169,8 @@ def _casts(texts: Any, kind: Any) -> bool:
     return True
 
 
-# -- the slow way ---------------------------------------------------------------------------------------------
+# -- the slow way
+# ---------------------------------------------------------------------------------------------
 
 
 def csv_header(source: Source) -> list[str]:
@@ -165,7 +183,7 @@ def csv_header(source: Source) -> list[str]:
 
 
 def _read_slowly(source: Source, table: TableFormat, builder: TraceBuilder, unit: str) -> None:
-    roles = {role: name for role, name in table.columns.items()}
+    roles = dict(table.columns)
     clock = Clock(unit, roles.get("arrival", "arrival"))
     reader = csv_rows(source)
     _, header = next(reader)
@@ -187,17 +205,17 @@ def _read_slowly(source: Source, table: TableFormat, builder: TraceBuilder, unit
 def _add_row(
     cells: list[str], place: dict[str, int], roles: dict[str, str], clock: Clock, builder: TraceBuilder
 ) -> None:
-    whole = {role: tokens(cells[place[role]], roles[role]) for role in ("prompt", "output") if role in place}
-    whole |= {role: small(cells[place[role]], roles[role], least) for role, least in LEAST.items() if role in place}
-    arrival = clock.seconds(cells[place["arrival"]]) if "arrival" in place else None
+    extra: dict[str, Any] = {
+        role: small(cells[place[role]], roles[role], least) for role, least in LEAST.items() if role in place
+    }
     builder.add(
-        arrival,
-        whole["prompt"],
-        whole.get("output"),
+        clock.seconds(cells[place["arrival"]]) if "arrival" in place else None,
+        tokens(cells[place["prompt"]], roles["prompt"]),
+        tokens(cells[place["output"]], roles["output"]) if "output" in place else None,
         name=cells[place["id"]] if "id" in place else None,
         session=cells[place["session"]] if "session" in place else None,
         ids=_block_ids(cells[place["hash_ids"]]) if "hash_ids" in place else (),
-        **{role: whole[role] for role in LEAST if role in whole},
+        **extra,
     )
 
 
@@ -216,11 +234,13 @@ def tokens_id(text: str) -> int:
     try:
         return int(text[:40])
     except ValueError:
-        raise InputError("holds something that is no block id", field="block_hash_ids", value=text[:40]) from None
+        raise InputError(
+            "holds something that is no block id", field="block_hash_ids", value=text[:40]
+        ) from None
 
 
 def csv_rows(source: Source) -> Iterator[tuple[int, list[str] | InputError]]:
-    """(line, cells) of each row that is not blank, the header first; a row that is no CSV as an InputError."""
+    """(line, cells) of each row, the header first, blank ones left out; an InputError for what is no CSV."""
     lines = source.lines()
     at = 0
 

@@ -12,7 +12,7 @@ from kvplan.trace.text import TokenCounter, message_text
 
 
 class ShareGptRows:
-    """``[{id, conversations: [{from, value}, ...]}]``: the first turn asks, the second answers, as vLLM reads it.
+    """``[{id, conversations: [{from, value}, ...]}]``: the first turn asks, the second answers (as in vLLM).
 
     Conversations of fewer than two turns are passed over.
     """
@@ -48,11 +48,13 @@ class CustomPrompts:
         if not isinstance(prompt, str):
             raise InputError("is not a text", field="prompt", value=prompt)
         output = value.get("output_tokens")
-        self.builder.add(None, self.count(prompt), output if isinstance(output, int) and output >= 0 else None)
+        self.builder.add(
+            None, self.count(prompt), output if isinstance(output, int) and output >= 0 else None
+        )
 
 
 class Conversations:
-    """vLLM's multi-turn benchmark: ``[{id, messages: [{role, content}]}]``; every assistant message is a request.
+    """vLLM's multi-turn benchmark: ``[{id, messages: [{role, content}]}]``; each assistant message a request.
 
     A request's prompt is all that was said before it: the former turn, its answer and what the user adds.
     """
@@ -75,7 +77,7 @@ class Conversations:
 
 
 class AgentLog:
-    """LMCache's agent traces: ``{timestamp: epoch µs, input, output, session_id}``, rows in no order of time."""
+    """LMCache's agent traces: ``{timestamp: epoch µs, input, output, session_id}``, rows in any order."""
 
     def __init__(self, builder: TraceBuilder, unit: str, tokenizer: str | None) -> None:
         self.builder = builder
@@ -88,4 +90,6 @@ class AgentLog:
         if not texts[0]:
             raise InputError("is not a text", field="input", value=value.get("input"))
         session = plain(value.get("session_id"), "session_id")
-        self.builder.add(self.clock.seconds(value.get("timestamp")), *(self.count(text) for text in texts), session=session)
+        self.builder.add(
+            self.clock.seconds(value.get("timestamp")), *(self.count(text) for text in texts), session=session
+        )

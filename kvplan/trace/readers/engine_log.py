@@ -84,5 +84,5 @@ def read_engine_log(source: Source) -> NoRequestsError:
         format="engine-log",
         facts=facts,
         source=source.name,
-        hint="a trace needs arrival times and token counts: the access log, /metrics or a benchmark's results",
+        hint="a trace needs arrival times and token counts: spans, /metrics or a benchmark's results",
     )

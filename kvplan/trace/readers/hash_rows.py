@@ -1,7 +1,7 @@
 """JSON rows of lengths and block ids: Mooncake, vLLM timed traces, GuideLLM, Qwen-Bailian, ServeGen offline.
 
-They look alike: ``{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}``; the unit
-of time and the block size differ. What is not told is inferred and noted.
+They look alike: ``{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}``; the
+unit of time and the block size differ. What is not told is inferred and noted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvplan.trace.rows import tokens
 
 
 class HashRows:
-    """Adds rows of ``timestamp, input_length, output_length, hash_ids`` to a builder; all but the first may lack."""
+    """Adds rows of ``timestamp, input_length, output_length, hash_ids``; only input_length must be there."""
 
     def __init__(self, builder: TraceBuilder, unit: str) -> None:
         self.builder = builder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
@@ -41,8 +40,15 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
     line = 0
     with _opened(source) as file:
         names = set(file.schema_arrow.names)
+        stated = (file.schema_arrow.metadata or {}).get(b"block_size", b"")
+        if builder.block_size is None and stated.isdigit() and 0 < int(stated[:9]) < 1 << 20:
+            builder.block_size = int(stated[:9])
         roles = {role: name for role, name in table.columns.items() if name in names}
-        extra = [name for name in ("hash_ids", *SEGMENTS, "output_source") if name in names and name not in roles.values()]
+        extra = [
+            name
+            for name in ("hash_ids", *SEGMENTS, "output_source")
+            if name in names and name not in roles.values()
+        ]
         try:
             for batch in file.iter_batches(_BATCH, columns=[*dict.fromkeys(roles.values()), *extra]):
                 for row in batch.to_pylist():
@@ -54,7 +60,9 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
                     except InputError as error:
                         builder.bad.add(line, error)
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=source.name, line=line + 1) from None
+            raise InputError(
+                f"is damaged Parquet: {_first_line(error)}", source=source.name, line=line + 1
+            ) from None
 
 
 def _add(row: dict[str, Any], roles: dict[str, str], clock: Clock, builder: TraceBuilder) -> None:
@@ -72,7 +80,9 @@ def _add(row: dict[str, Any], roles: dict[str, str], clock: Clock, builder: Trac
         session=plain(got.get("session"), "session"),
         ids=listed(row.get("hash_ids"), "hash_ids") if segments is None else (),
         segments=segments,
-        output_source=row["output_source"] if segments is not None and isinstance(row.get("output_source"), int) else -1,
+        output_source=row["output_source"]
+        if segments is not None and isinstance(row.get("output_source"), int)
+        else -1,
         **{role: small(got[role], role, least) for role, least in LEAST.items() if got.get(role) is not None},
     )
 
@@ -113,7 +123,9 @@ class _Opened:
             return pq.ParquetFile(seekable)
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             self._stream.__exit__(None, None, None)
-            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=self.source.name, line=1) from None
+            raise InputError(
+                f"is damaged Parquet: {_first_line(error)}", source=self.source.name, line=1
+            ) from None
 
     def __exit__(self, *details: Any) -> None:
         self._stream.__exit__(*details)

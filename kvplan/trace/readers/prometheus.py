@@ -36,7 +36,13 @@ _GAUGES = {
     "sglang:num_running_reqs": "running",
     "sglang:num_queue_reqs": "waiting",
 }
-_CONFIG = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "gpu_memory_utilization")
+_CONFIG = (
+    "block_size",
+    "num_gpu_blocks",
+    "kv_cache_size_tokens",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+)
 MOST_REQUESTS = 10_000_000
 _MOST_TOKENS = float(2**31 - 1)
 
@@ -44,13 +50,16 @@ _MOST_TOKENS = float(2**31 - 1)
 def looks_like_metrics(head: str) -> bool:
     """Whether ``head`` is Prometheus text: comments and samples, at least one of them an engine's."""
     lines = [line for line in head.splitlines()[:-1] or head.splitlines() if line.strip()][:200]
-    known = any(line.removeprefix("# TYPE ").removeprefix("# HELP ").startswith(("vllm:", "sglang:")) for line in lines)
+    known = any(
+        line.removeprefix("# TYPE ").removeprefix("# HELP ").startswith(("vllm:", "sglang:"))
+        for line in lines
+    )
     return known and all(line.startswith("#") or _SAMPLE.fullmatch(line.strip()) for line in lines[:20])
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """A cumulative histogram: float64 upper edges (finite), counts up to each, and the count and sum of all."""
+    """A cumulative histogram: float64 upper edges (finite), counts up to each, count and sum of all."""
 
     edges: Doubles
     up_to: Doubles
@@ -66,14 +75,15 @@ class Histogram:
         """A quantile function with this histogram's counts, and its mean where that can be met.
 
         Within a bucket values follow a power of their rank, the same for all buckets, chosen so that the mean
-        is sum / count. Above the last edge lies what the sum leaves for it, evenly from the edge to twice the mean
-        excess.
+        is sum / count. Above the last edge lies what the sum leaves for it, evenly from the edge to twice the
+        mean excess.
         """
         top = self._top()
         edges = np.concatenate([[min(1.0, self.edges[0] if len(self.edges) else top)], self.edges, [top]])
         counts = np.diff(np.concatenate([[0.0], self.up_to, [self.count]]))
         low, high = -6.0, 6.0
-        target = None if self.total is None else self.total / self.count
+        # Whole tokens come from rounding up, which adds a half.
+        target = None if self.total is None else self.total / self.count - 0.5
         best = _power_quantiles(edges, counts, 1.0)
         if target is None:
             return best
@@ -125,7 +135,9 @@ def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
         )
     count = int(min(prompt.count, MOST_REQUESTS if builder.limit is None else builder.limit))
     random = np.random.default_rng(seed)
-    builder.note(f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent")
+    builder.note(
+        f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent"
+    )
     output, parallel = (_histogram(samples, names, source) for names in (OUTPUT, PARALLEL))
     extra = {} if parallel is None else {"n": _drawn(parallel, "n", count, random, builder, exact=True)}
     builder.extend(
@@ -137,11 +149,18 @@ def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
 
 
 def _drawn(
-    histogram: Histogram, what: str, count: int, random: np.random.Generator, builder: TraceBuilder, exact: bool = False
+    histogram: Histogram,
+    what: str,
+    count: int,
+    random: np.random.Generator,
+    builder: TraceBuilder,
+    exact: bool = False,
 ) -> Longs:
     if histogram.beyond > 0:
         edge = f"{histogram.edges[-1]:g}" if len(histogram.edges) else "no edge"
-        builder.note(f"{what}: the last bucket is cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}")
+        builder.note(
+            f"{what}: last bucket cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}"
+        )
     ranks = random.permutation((np.arange(count) + random.random(count)) / count)
     if exact:  # n is counted in buckets whose edges are its likely values
         edges = np.append(histogram.edges, histogram.edges[-1:] if len(histogram.edges) else [1.0])
@@ -213,5 +232,7 @@ def _facts(samples: list[Any]) -> dict[str, Any]:
         elif name == "vllm:cache_config_info":
             facts |= {key: labels[key] for key in _CONFIG if labels.get(key) not in (None, "None")}
     if facts.get("prefix_cache_query_tokens"):
-        facts["prefix_cache_hit_rate"] = facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
+        facts["prefix_cache_hit_rate"] = (
+            facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
+        )
     return facts

@@ -77,13 +77,15 @@ class BenchResults:
         return [start - first for start in starts]
 
     def _drawn(self, value: dict[str, Any], count: int) -> list[float] | None:
-        """Arrivals of a run that only tells its request_rate and burstiness, as the load generator draws them."""
+        """Arrivals of a run that tells its rate and burstiness only, as the load generator draws them."""
         rate = value.get("request_rate")
         if not isinstance(rate, (int, float)) or not 0 < rate < 1e9:
             return None  # "inf": all at once
         burstiness = value.get("burstiness")
         shape = float(burstiness) if isinstance(burstiness, (int, float)) and 0 < burstiness < 1e6 else 1.0
-        self.builder.note(f"no start times: arrivals drawn at {rate:g} requests/s, burstiness {shape:g}, seed {self.seed}")
+        self.builder.note(
+            f"no start times: arrivals drawn at {rate:g} requests/s, burstiness {shape:g}, seed {self.seed}"
+        )
         gaps = np.random.default_rng(self.seed).gamma(shape, 1 / (rate * shape), count)
         starts = np.cumsum(gaps) - gaps[:1].sum()
         return [float(start) for start in starts]
@@ -106,7 +108,9 @@ class BenchResults:
                 break
             # Whole tokens that sum to the total: the remainder is spread over the requests.
             share = [round(mean * (index + 1)) - round(mean * index) for mean in (prompt, output)]
-            self.builder.add(None if starts is None else self._offset + starts[index], max(1, share[0]), max(1, share[1]))
+            self.builder.add(
+                None if starts is None else self._offset + starts[index], max(1, share[0]), max(1, share[1])
+            )
         return [] if starts is None else [self._offset + start for start in starts]
 
 
@@ -126,13 +130,8 @@ class GuideLlmResults:
             requests = at(benchmark, "requests")
             for status in ("successful", "errored", "incomplete"):
                 items = listed(at(requests, status), f"benchmarks[{index}].requests.{status}")
-                each(
-                    self.builder,
-                    line,
-                    items,
-                    f"benchmarks[{index}].requests.{status}",
-                    lambda item, failed=status != "successful": self._add(item, failed),
-                )
+                add = self._add if status == "successful" else self._add_failed
+                each(self.builder, line, items, f"benchmarks[{index}].requests.{status}", add)
         if not len(self.builder) and not self.builder.bad.count:
             raise InputError(
                 "holds no single requests (the samples were stripped)",
@@ -140,9 +139,16 @@ class GuideLlmResults:
                 hint="run GuideLLM without a sample limit, or use its trace",
             )
 
-    def _add(self, item: dict[str, Any], failed: bool) -> None:
+    def _add_failed(self, item: dict[str, Any]) -> None:
+        self._add(item, failed=True)
+
+    def _add(self, item: dict[str, Any], failed: bool = False) -> None:
         start = item.get("request_start_time")
-        for path in (("start_time",), ("info", "timings", "request_start"), ("scheduler_info", "request_start")):
+        for path in (
+            ("start_time",),
+            ("info", "timings", "request_start"),
+            ("scheduler_info", "request_start"),
+        ):
             start = at(item, *path) if start is None else start
         prompt, output = item.get("prompt_tokens"), item.get("output_tokens")
         prompt = at(item, "input_metrics", "text_tokens") if prompt is None else prompt
@@ -174,7 +180,7 @@ class InferencePerfRequests:
         self.builder.add(
             None if start is None else self.clock.seconds(start),
             0 if failed and prompt is None else tokens(prompt, "info.request_metrics.text.input_tokens"),
-            0 if failed else (None if output is None else tokens(output, "info.response_metrics.output_tokens")),
+            0
+            if failed
+            else (None if output is None else tokens(output, "info.response_metrics.output_tokens")),
         )
-
-

@@ -10,7 +10,13 @@ from kvplan.trace.readers.fields import at
 
 _CHUNK_KEYS = ("sys_prompt_id", "passage_id", "history_id", "user_input_id", "web_search_id")
 _META = ("model", "vllm_version", "num_requests", "dataset_hash")
-_KV_CACHE = ("num_gpu_blocks", "block_size", "gpu_memory_utilization", "enable_prefix_caching", "num_kv_tokens")
+_KV_CACHE = (
+    "num_gpu_blocks",
+    "block_size",
+    "gpu_memory_utilization",
+    "enable_prefix_caching",
+    "num_kv_tokens",
+)
 _ENGINE = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "tensor_parallel_size", "dtype")
 
 

@@ -15,7 +15,12 @@ from kvplan.trace.text import TokenCounter, message_text
 _PROMPT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 # n: what was asked for; vLLM's num_sequences is what ran, its V0 called beam width best_of.
-_N = ("gen_ai.request.choice.count", "gen_ai.request.n", "gen_ai.usage.num_sequences", "gen_ai.request.best_of")
+_N = (
+    "gen_ai.request.choice.count",
+    "gen_ai.request.n",
+    "gen_ai.usage.num_sequences",
+    "gen_ai.request.best_of",
+)
 _SESSION = ("gen_ai.conversation.id", "session.id")
 _INPUT_TEXT = ("gen_ai.input.messages", "gen_ai.prompt")
 _OUTPUT_TEXT = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.completion")
@@ -24,8 +29,8 @@ _OUTPUT_TEXT = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.completi
 class SpanRows:
     """One document of spans; spans that call no model are passed over.
 
-    Token counts come from the usage attributes; where a span has none, its messages are counted as text. Equal
-    messages at the beginning of two prompts are shared.
+    Token counts come from the usage attributes; where a span has none, its messages are counted as text.
+    Equal messages at the beginning of two prompts are shared.
     """
 
     def __init__(self, builder: TraceBuilder, tokenizer: str | None) -> None:
@@ -34,7 +39,9 @@ class SpanRows:
         self._tokenizer = tokenizer
         self._counter: TokenCounter | None = None
         self._passed = 0
-        builder.note("time: span starts (OTLP: epoch nanoseconds; flat exports: ISO 8601, UTC where no zone stands)")
+        builder.note(
+            "time: span starts (OTLP: epoch nanoseconds; flat exports: ISO 8601, UTC where no zone stands)"
+        )
 
     def row(self, value: dict[str, Any], line: int) -> None:
         if "resourceSpans" not in value:

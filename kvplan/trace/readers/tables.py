@@ -50,11 +50,18 @@ TABLES = (
     ),
     TableFormat("azure", {"arrival": "TIMESTAMP", "prompt": "ContextTokens", "output": "GeneratedTokens"}),
     TableFormat(
-        "apex", {"arrival": "StartTimeOffset", "prompt": "ContextTokens", "output": "GeneratedTokens"}, unit="ns"
+        "apex",
+        {"arrival": "StartTimeOffset", "prompt": "ContextTokens", "output": "GeneratedTokens"},
+        unit="ns",
     ),
     TableFormat(
         "burstgpt-v3",
-        {"arrival": "Timestamp", "prompt": "Request tokens", "output": "Response tokens", "session": "Session ID"},
+        {
+            "arrival": "Timestamp",
+            "prompt": "Request tokens",
+            "output": "Response tokens",
+            "session": "Session ID",
+        },
         marks=("Elapsed time",),
         zero_output_failed=True,
         sessions_share=True,
@@ -73,12 +80,20 @@ TABLES = (
         {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
         | {"session": "session_id", "hash_ids": "block_hash_ids"},
     ),
-    TableFormat("vidur", {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),
+    TableFormat(
+        "vidur", {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
+    ),
     TableFormat("vidur-lengths", {"prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),
     TableFormat(
         "kvplan",
         {"arrival": "arrival_s", "prompt": "prompt_tokens", "output": "output_tokens"}
-        | {"id": "request_id", "priority": "priority", "n": "n", "beam_width": "beam_width", "session": "session"},
+        | {
+            "id": "request_id",
+            "priority": "priority",
+            "n": "n",
+            "beam_width": "beam_width",
+            "session": "session",
+        },
         rebase=False,
     ),
     TableFormat(
@@ -113,7 +128,9 @@ def named_columns(columns: Mapping[str, str], header: Sequence[str], source: str
         if name not in header:
             raise unknown_header(header, source, missing=name)
     if "prompt" not in columns:
-        raise InputError("names no prompt column", field="columns", hint="--columns prompt=NAME,output=NAME,arrival=NAME")
+        raise InputError(
+            "names no prompt column", field="columns", hint="--columns prompt=NAME,output=NAME,arrival=NAME"
+        )
     return TableFormat("generic", columns, rebase=False)
 
 

@@ -13,9 +13,11 @@ COLUMNS = ("session_id", "round_idx", "prefix_len", "input_len", "output_len", "
 
 
 def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
-    """Add every round. A round arrives after its session's start and the waits since; service takes no time."""
+    """Add every round. It arrives after its session's start and the waits since; service takes no time."""
     builder.note("prompt = prefix_len + input_len: input_len is what a round adds")
-    builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time")
+    builder.note(
+        f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time"
+    )
     reader = csv_rows(source)
     _, header = next(reader)
     assert isinstance(header, list)
@@ -30,7 +32,9 @@ def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
             if len(cells) != len(header):
                 raise InputError(f"has {len(cells)} fields, the header {len(header)}")
             session = cells[place["session_id"]]
-            prefix, new, output = (tokens(cells[place[name]], name) for name in ("prefix_len", "input_len", "output_len"))
+            prefix, new, output = (
+                tokens(cells[place[name]], name) for name in ("prefix_len", "input_len", "output_len")
+            )
             wait = float(number(cells[place["tool_wait_after_ms"]], "tool_wait_after_ms")) / 1000
             start = 0.0
             if "arrival_time" in place:

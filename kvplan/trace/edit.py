@@ -1,0 +1,223 @@
+"""Parts, scalings and sums of traces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvplan.errors import InputError
+from kvplan.trace.content import clip
+from kvplan.trace.rows import MAX_TOKENS
+from kvplan.trace.trace import Content, Longs, Origin, Trace
+
+
+def cut(
+    trace: Trace,
+    *,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    first: int = 0,
+    count: int | None = None,
+    rebase: bool = True,
+) -> Trace:
+    """The requests that arrive in ``start_s <= t < end_s``, of these ``count`` from the ``first``.
+
+    Args:
+        rebase: put the first of them at 0.
+
+    Raises:
+        InputError: nothing is left, or a bound is none.
+    """
+    for name, value in (("first", first), ("count", 1 if count is None else count)):
+        if value < (name == "count"):
+            raise InputError(
+                "must be at least 1" if name == "count" else "must be at least 0", field=name, value=value
+            )
+    low = 0 if start_s is None else int(np.searchsorted(trace.arrival_s, start_s, side="left"))
+    high = len(trace) if end_s is None else int(np.searchsorted(trace.arrival_s, end_s, side="left"))
+    low += first
+    high = high if count is None else min(high, low + count)
+    if low >= high:
+        raise InputError(
+            "the slice holds no request", source=trace.origin.path, hint=f"the trace spans {trace.span_s:g} s"
+        )
+    part = trace.take(np.arange(low, high))
+    arrival = part.arrival_s - part.arrival_s[0] if rebase else part.arrival_s
+    return _noted(
+        dataclasses.replace(part, arrival_s=arrival),
+        f"rows {low} to {high - 1} of {trace.origin.path or 'a trace'}",
+    )
+
+
+def scale(
+    trace: Trace,
+    *,
+    rate: float | None = None,
+    speed: float | None = None,
+    prompt: float | None = None,
+    output: float | None = None,
+    seed: int = 0,
+) -> Trace:
+    """The same requests at another rate or of other lengths.
+
+    Args:
+        rate: requests per second; gaps keep their proportions. A trace without arrival times gets Poisson
+            arrivals.
+        speed: times as fast; instead of ``rate``.
+        prompt, output: factors of the lengths. What a scaled prompt shares scales with it.
+
+    Raises:
+        InputError: a factor that is not above 0, or both rate and speed.
+    """
+    for name, value in (("rate", rate), ("speed", speed), ("prompt", prompt), ("output", output)):
+        if value is not None and not 0 < value < 1e9:
+            raise InputError("must be above 0", field=name, value=value)
+    if rate is not None and speed is not None:
+        raise InputError("goes with no speed: give one of them", field="rate", value=rate)
+    arrival = trace.arrival_s
+    notes = []
+    if rate is not None and trace.span_s == 0:
+        gaps = np.random.default_rng(seed).exponential(1 / rate, len(trace))
+        arrival = np.cumsum(gaps) - gaps[:1].sum()
+        notes.append(f"Poisson arrivals at {rate:g} requests/s, seed {seed}")
+    elif rate is not None:
+        factor = (len(trace) - 1) / trace.span_s / rate
+        arrival = arrival * factor
+        notes.append(f"rate scaled to {rate:g} requests/s")
+    elif speed is not None:
+        arrival = arrival / speed
+        notes.append(f"{speed:g} times as fast")
+    prompts, outputs = (
+        _scaled(column, factor)
+        for column, factor in ((trace.prompt_tokens, prompt), (trace.output_tokens, output))
+    )
+    content = trace.content
+    if content is not None and (prompt or output):
+        content = _scaled_content(content, prompts, prompt or 1.0)
+    origin = trace.origin
+    if prompt or output:
+        notes.append(f"prompts times {prompt or 1:g}, outputs times {output or 1:g}")
+        if prompt and origin.block_size is not None:  # blocks of another size now
+            size = origin.block_size * prompt
+            origin = dataclasses.replace(origin, block_size=int(size) if float(size).is_integer() else None)
+    changed = dataclasses.replace(
+        trace, arrival_s=arrival, prompt_tokens=prompts, output_tokens=outputs, content=content
+    )
+    return _noted(dataclasses.replace(changed, origin=dataclasses.replace(origin, recorded=None)), *notes)
+
+
+def _scaled(column: Longs, factor: float | None) -> Longs:
+    if factor is None:
+        return column
+    return np.clip(np.rint(column * factor), 1, MAX_TOKENS).astype(np.int64)
+
+
+def _scaled_content(content: Content, prompts: Longs, factor: float) -> Content:
+    """Places in a source scale with the prompts, so that equal beginnings stay equal beginnings."""
+    start = np.rint(content.segment_start * factor).astype(np.int64)
+    end = np.rint((content.segment_start + content.segment_tokens) * factor).astype(np.int64)
+    length = end - start
+    pointer = [0]
+    rows: list[tuple[int, int, int]] = []
+    source, begin, count = content.segment_source.tolist(), start.tolist(), length.tolist()
+    bounds = content.segment_ptr.tolist()
+    for row, prompt in enumerate(prompts.tolist()):
+        own = range(bounds[row], bounds[row + 1])
+        rows += clip([(source[at], begin[at], count[at]) for at in own if count[at] > 0], prompt)
+        pointer.append(len(rows))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    # The output is no longer the tokens that a later turn repeats when lengths are scaled apart: it keeps its
+    # source, and a later turn holds as much of it as its own scaled segment says.
+    source_, start_, tokens = (np.ascontiguousarray(table[:, column]) for column in range(3))
+    return Content(np.array(pointer, dtype=np.int64), source_, start_, tokens, content.output_source)
+
+
+def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
+    """All requests of several traces in order of arrival, each on its own clock from 0.
+
+    Args:
+        share: equal sources of two traces are the same tokens (parts of one trace); otherwise traces share
+            nothing.
+
+    Raises:
+        InputError: no trace.
+    """
+    if not traces:
+        raise InputError("needs at least one trace", field="merge")
+    order = np.argsort(np.concatenate([trace.arrival_s for trace in traces]), kind="stable")
+    columns: dict[str, Any] = {}
+    for name, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
+        if any(getattr(trace, name) is not None for trace in traces):
+            parts = [
+                np.full(len(t), default) if getattr(t, name) is None else getattr(t, name) for t in traces
+            ]
+            columns[name] = np.concatenate(parts)[order]
+    if any(trace.session is not None for trace in traces):
+        columns["session"] = _joined_sessions(traces)[order]
+    names = [f"{index}:{trace.name(row)}" for index, trace in enumerate(traces) for row in range(len(trace))]
+    content = _joined_content(traces, share)
+    sizes = {trace.origin.block_size for trace in traces if trace.content is not None}
+    return Trace(
+        np.concatenate([trace.arrival_s for trace in traces])[order],
+        np.concatenate([trace.prompt_tokens for trace in traces])[order],
+        np.concatenate([trace.output_tokens for trace in traces])[order],
+        request_id=np.array(names, dtype=object)[order],
+        **columns,
+        content=None if content is None else content.take(order),
+        origin=Origin(
+            " + ".join(trace.origin.path for trace in traces),
+            "merged",
+            (
+                f"{len(traces)} traces merged"
+                + ("" if share else "; what one shares is kept apart from the others"),
+            ),
+            sum(trace.origin.bad_rows for trace in traces),
+            block_size=sizes.pop() if len(sizes) == 1 else None,
+        ),
+    )
+
+
+def _joined_sessions(traces: Sequence[Trace]) -> Longs:
+    parts, used = [], 0
+    for trace in traces:
+        session = np.full(len(trace), -1) if trace.session is None else trace.session
+        parts.append(np.where(session >= 0, session + used, -1))
+        used += int(session.max(initial=-1)) + 1
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
+    if all(trace.content is None for trace in traces):
+        return None
+    parts, used = [], 0
+    for trace in traces:
+        content = trace.content
+        if content is None:
+            empty = np.zeros(0, np.int64)
+            content = Content(
+                np.zeros(len(trace) + 1, np.int64), empty, empty, empty, np.full(len(trace), -1)
+            )
+        top = max(int(content.segment_source.max(initial=-1)), int(content.output_source.max(initial=-1)))
+        shift = 0 if share else used
+        output = np.where(content.output_source >= 0, content.output_source + shift, -1)
+        parts.append(
+            dataclasses.replace(content, segment_source=content.segment_source + shift, output_source=output)
+        )
+        used += top + 1
+    counts = np.concatenate([np.diff(part.segment_ptr) for part in parts])
+    return Content(
+        np.append(0, np.cumsum(counts)).astype(np.int64),
+        np.concatenate([part.segment_source for part in parts]),
+        np.concatenate([part.segment_start for part in parts]),
+        np.concatenate([part.segment_tokens for part in parts]),
+        np.concatenate([part.output_source for part in parts]),
+    )
+
+
+def _noted(trace: Trace, *notes: str) -> Trace:
+    return dataclasses.replace(
+        trace, origin=dataclasses.replace(trace.origin, notes=(*trace.origin.notes, *notes))
+    )

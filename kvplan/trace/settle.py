@@ -1,0 +1,111 @@
+"""What a file left open and a trace must decide: missing times and outputs, what ids mean, who repeats whom.
+
+Every decision is told through ``note``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kvplan.trace.block_ids import infer_block_rule, unchained_ids
+from kvplan.trace.content import ContentBuilder, blocks_content
+from kvplan.trace.trace import Content, Doubles, Longs, Trace
+
+Note = Callable[[str], None]
+
+_REBASED_FROM_S = 60.0
+_ROUNDING = {
+    "ceil": "the last may be partial (ceil)",
+    "floor": "full blocks only (floor)",
+    "loose": "their number does not follow the prompt's length",
+}
+
+
+def settled_arrivals(arrival: Doubles, rebase: bool, note: Note) -> Doubles:
+    """Arrivals in seconds from 0, in the file's order; NaN where the file has none.
+
+    Args:
+        rebase: put the first request at 0 where the clock reads more than the trace spans (and a minute):
+            such a clock did not start with the trace.
+    """
+    missing = np.isnan(arrival)
+    if missing.all():
+        note("no arrival times: every request arrives at 0 (`kvplan trace scale --rate` spreads them)")
+        return np.zeros(len(arrival))
+    if missing.any():
+        note(f"{missing.sum()} rows have no arrival time: they arrive with the row above them")
+        last = np.maximum.accumulate(np.where(missing, 0, np.arange(len(arrival))))
+        arrival = np.nan_to_num(arrival[last], nan=0.0)
+    first, span = arrival.min(), np.ptp(arrival)
+    if first < 0:  # counted from the first row, which is not the earliest
+        return arrival - first
+    if rebase and first > max(span, _REBASED_FROM_S):
+        note(f"the clock starts at {first:.15g} s: the first request is put at 0")
+        return arrival - first
+    return arrival
+
+
+def settled_outputs(output: Longs, assumed: int, note: Note) -> Longs:
+    """Outputs with ``assumed`` where the file does not say (-1)."""
+    missing = output < 0
+    if not missing.any():
+        return output
+    some = f"{missing.sum()} rows have no output length"
+    who = "the file does not say how long answers are" if missing.all() else some
+    note(f"{who}: {assumed} tokens assumed (--output-tokens)")
+    settled: Longs = np.where(missing, assumed, output)
+    return settled
+
+
+def block_content(
+    prompt: Longs,
+    per_row: Longs,
+    ids: Longs,
+    spaces: Longs,
+    given: int | None,
+    expected: int | None,
+    note: Note,
+) -> tuple[int, Content]:
+    """(block size, content) of hash ids.
+
+    Args:
+        given: the block size where the file or the person says; ``expected``: the format's usual one.
+    """
+    rule = infer_block_rule(prompt, per_row, given or expected)
+    size = given or rule.block_size
+    scope = "hold within a session only" if spaces.any() else "hold for the whole file"
+    note(f"hash ids: blocks of {size} tokens, {_ROUNDING[rule.rounding]}; ids {scope}")
+    unchained = unchained_ids(per_row, ids, spaces)
+    if unchained:
+        note(
+            f"hash ids are not chained: {unchained} ids follow different blocks, so they name a"
+            " block's own content; prefix sharing counts only what an engine's chained cache can serve"
+        )
+    else:
+        note("hash ids are chained: each names the whole prefix up to its block")
+    return size, blocks_content(prompt, per_row, ids, size, spaces=spaces)
+
+
+def session_content(trace: Trace, note: Note) -> Content | None:
+    """Each turn begins with all of its session's former turn, where it is long enough; None where none is."""
+    assert trace.session is not None
+    builder, later, linked = ContentBuilder(), 0, 0
+    columns = (trace.session.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist())
+    for session, prompt, output in zip(*columns, strict=True):
+        if session < 0:
+            builder.add(())
+            continue
+        history = builder.history_tokens(session)
+        whole = 0 < history <= prompt
+        later += history > 0
+        linked += whole
+        builder.turn(session, prompt, output, shared=history if whole else 0)
+    if not linked:
+        return None
+    note(
+        f"sessions: {linked} of {later} later turns are long enough to hold their former turn and are"
+        " taken to begin with it (the file does not say what is shared)"
+    )
+    return builder.build()
