@@ -115,10 +115,7 @@ def _is_aibrix(sample: Sample) -> bool:
 def _is_weka(sample: Sample) -> bool:
     return any(
         isinstance(requests := value.get("requests"), list)
-        and (
-            "block_size" in value
-            or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5])
-        )
+        and ("block_size" in value or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5]))
         for value in sample
     )
 
@@ -147,9 +144,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("guidellm", _has("benchmarks"), lambda s: GuideLlmResults(s.builder, s.unit), "s"),
     JsonFormat(
         "sglang-bench",
-        lambda s: (
-            _has("backend", "completed", "median_itl_ms")(s) and str(s[0].get("backend")).startswith("sglang")
-        ),
+        lambda s: str(s[0].get("backend")).startswith("sglang") and _has("completed")(s),
         lambda s: BenchResults(s.builder, s.unit, s.seed),
     ),
     JsonFormat(
@@ -161,9 +156,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("inference-perf", _is_inference_perf, lambda s: InferencePerfRequests(s.builder, s.unit), "s"),
     JsonFormat("aibrix", _is_aibrix, lambda s: AibrixRows(s.builder, s.unit), "ms"),
     JsonFormat("tracelab", _has("input_tokens_total", "prefix_tokens"), lambda s: TraceLabRounds(s.builder)),
-    JsonFormat(
-        "llmservingsim", _any("input_toks", "sub_requests"), lambda s: ServingSimRows(s.builder, s.given_unit)
-    ),
+    JsonFormat("llmservingsim", _any("input_toks", "sub_requests"), lambda s: ServingSimRows(s.builder, s.given_unit)),
     JsonFormat("bailian", _has("chat_id", "input_length"), lambda s: BailianRows(s.builder, s.unit), "s", 16),
     JsonFormat(
         "ragpulse",
@@ -171,12 +164,8 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
         lambda s: RagPulseRows(s.builder, s.unit, s.path),
         "s",
     ),
-    JsonFormat(
-        "sharegpt", _any("conversations", "conversation"), lambda s: ShareGptRows(s.builder, s.tokenizer)
-    ),
-    JsonFormat(
-        "servegen-offline", _has("input_length", "img_ids"), lambda s: HashRows(s.builder, s.unit), None, 16
-    ),
+    JsonFormat("sharegpt", _any("conversations", "conversation"), lambda s: ShareGptRows(s.builder, s.tokenizer)),
+    JsonFormat("servegen-offline", _has("input_length", "img_ids"), lambda s: HashRows(s.builder, s.unit), None, 16),
     JsonFormat("aiperf", _is_aiperf, lambda s: AiperfRows(s.builder, s.unit, s.tokenizer), "ms", 512),
     JsonFormat("vllm-multi-turn", _has("messages"), lambda s: Conversations(s.builder, s.tokenizer)),
     JsonFormat(
@@ -196,9 +185,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
         "us",
     ),
     JsonFormat("vllm-custom", _prompt_text, lambda s: CustomPrompts(s.builder, s.tokenizer)),
-    JsonFormat(
-        "generic", _has("prompt", "output"), lambda s: ColumnRows(s.builder, s.unit, s.columns or OWN), "s"
-    ),
+    JsonFormat("generic", _has("prompt", "output"), lambda s: ColumnRows(s.builder, s.unit, s.columns or OWN), "s"),
     JsonFormat(
         "kvplan",
         _has("prompt_tokens", "output_tokens"),

@@ -142,9 +142,7 @@ def test_ids_local_to_a_session_share_nothing_with_another(written):
     }
     text = rows(session | {"id": "a"}, session | {"id": "b"})
     assert prefix_hits(read_trace(written(text))).tokens.tolist() == [0, 0]
-    shared = rows(
-        session | {"id": "a", "hash_id_scope": "global"}, session | {"id": "b", "hash_id_scope": "global"}
-    )
+    shared = rows(session | {"id": "a", "hash_id_scope": "global"}, session | {"id": "b", "hash_id_scope": "global"})
     assert prefix_hits(read_trace(written(shared))).tokens.tolist() == [0, 128]
 
 
@@ -229,9 +227,7 @@ def test_tracelab_input_len_is_only_what_is_new(data):
 
 
 def test_aiperf_sessions_add_and_bailian_sessions_repeat_their_history(written):
-    added = rows(
-        *({"session_id": "s", "timestamp": at, "input_length": 10, "output_length": 5} for at in (0, 1000))
-    )
+    added = rows(*({"session_id": "s", "timestamp": at, "input_length": 10, "output_length": 5} for at in (0, 1000)))
     assert read_trace(written(added)).prompt_tokens.tolist() == [10, 25]
 
 
