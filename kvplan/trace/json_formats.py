@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.clock import epoch_unit
 from kvplan.trace.readers.agents import AibrixRows, ServingSimRows, TraceLabRounds, WekaSession
 from kvplan.trace.readers.aiperf import AiperfExport, AiperfRows
 from kvplan.trace.readers.columns import ColumnRows
@@ -75,14 +76,19 @@ class JsonFormat:
 
 def infer_unit(sample: Sample) -> tuple[str, str]:
     """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms, vLLM's and GuideLLM's seconds."""
-    times = [value["timestamp"] for value in sample if isinstance(value.get("timestamp"), (int, float))]
+    stamps = [value.get("timestamp") for value in sample]
+    times = [stamp for stamp in stamps if isinstance(stamp, (int, float))]
+    digits = [int(stamp) for stamp in stamps if isinstance(stamp, str) and stamp.isdecimal() and len(stamp) < 30]
+    epoch = epoch_unit(min([*times, *digits], default=0))
+    if epoch is not None:
+        return epoch, "its numbers are moments since 1970"
     gap = (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
     floats = [time for time in times if isinstance(time, float)]
     if any(time.is_integer() for time in floats):
         return "s", "whole numbers written as decimals, as programs write seconds"
     if floats and gap < 10:
         return "s", f"fractional timestamps {gap:.3g} apart"
-    if any(isinstance(value.get("timestamp"), str) for value in sample):
+    if any(isinstance(stamp, str) for stamp in stamps):
         return "s", "dates or numbers as texts"
     return "ms", "whole timestamps, or far apart, as Mooncake's"
 

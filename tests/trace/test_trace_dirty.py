@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """Rows that are none: refused with their line, or left out and counted."""
 
 from __future__ import annotations

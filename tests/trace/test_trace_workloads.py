@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """The shipped scenarios: each still lies as far from its real trace as its comment says, and that is not far."""
 
 from __future__ import annotations

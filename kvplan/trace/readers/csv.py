@@ -10,7 +10,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
-from kvplan.trace.clock import EPOCH_S, PER_SECOND, Clock
+from kvplan.trace.clock import EPOCH_S, PER_SECOND, Clock, epoch_unit
 from kvplan.trace.readers.tables import TableFormat
 from kvplan.trace.rows import LEAST, MAX_TOKENS, small, tokens
 from kvplan.trace.source import Source
@@ -30,9 +30,12 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
     builder.sessions_share = table.sessions_share
     if table.note:
         builder.note(table.note)
-    unit = unit or table.unit
     if "arrival" in table.columns:
-        builder.note(_time_note(source, table, unit))
+        epoch = None if unit else _first_epoch(source, table.columns["arrival"])
+        unit = unit or epoch or table.unit
+        moments = ", moments since 1970" if epoch else ""
+        builder.note(f"time: {table.columns['arrival']!r} in {unit}{moments}, or ISO 8601 dates")
+    unit = unit or table.unit
     try:
         for block in _fast_blocks(source, table, unit, builder.limit):
             builder.extend(*block[:3], **block[3])
@@ -41,13 +44,17 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
         _read_slowly(source, table, builder, unit)
 
 
-def _time_note(source: Source, table: TableFormat, unit: str) -> str:
-    name = table.columns["arrival"]
-    return (
-        f"time: {name!r} in {unit} (dates as ISO 8601)"
-        if table.name in ("generic", "kvplan")
-        else f"time: {name!r} as {table.name} has it (dates, or numbers in {unit})"
-    )
+def _first_epoch(source: Source, column: str) -> str | None:
+    """The unit of the first row's time, where that is a moment since 1970."""
+    rows = csv_rows(source)
+    _, header = next(rows)
+    first = next(rows, (0, []))[1]
+    if isinstance(header, InputError) or isinstance(first, InputError) or len(first) != len(header):
+        return None
+    try:
+        return epoch_unit(float(first[header.index(column)]))
+    except ValueError:
+        return None
 
 
 # -- the fast way
