@@ -51,6 +51,11 @@ def iso_ns(text: str, field: str) -> int:
     return seconds * 10**9 + int((match[7] or "0").ljust(9, "0")[:9])
 
 
+def epoch_unit(reading: float) -> str | None:
+    """The unit in which ``reading`` is a moment between 2001 and 2286, counted from 1970; None where it is none."""
+    return next((unit for unit, each in PER_SECOND.items() if 1e9 * each <= reading < 1e10 * each), None)
+
+
 class Clock:
     """Turns the times of one file into float seconds without losing digits.
 

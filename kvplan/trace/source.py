@@ -94,9 +94,7 @@ class Source:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                "is not UTF-8 text", source=self.name, line=line, column=error.start + 1
-            ) from None
+            raise InputError("is not UTF-8 text", source=self.name, line=line, column=error.start + 1) from None
         return text.removesuffix("\r").removeprefix("\ufeff" if line == 1 else "")
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """How fast files are read; the limits are issue 9's, taken as the best of a few runs since machines are shared."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
-from kvplan.trace.clock import EPOCH_S, PER_SECOND, Clock
+from kvplan.trace.clock import EPOCH_S, PER_SECOND, Clock, epoch_unit
 from kvplan.trace.readers.tables import TableFormat
 from kvplan.trace.rows import LEAST, MAX_TOKENS, small, tokens
 from kvplan.trace.source import Source
@@ -28,9 +28,14 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
     builder.rebase = table.rebase
     builder.zero_output_failed = table.zero_output_failed
     builder.sessions_share = table.sessions_share
-    unit = unit or table.unit
+    if table.note:
+        builder.note(table.note)
     if "arrival" in table.columns:
-        builder.note(_time_note(source, table, unit))
+        epoch = None if unit else _first_epoch(source, table.columns["arrival"])
+        unit = unit or epoch or table.unit
+        moments = ", moments since 1970" if epoch else ""
+        builder.note(f"time: {table.columns['arrival']!r} in {unit}{moments}, or ISO 8601 dates")
+    unit = unit or table.unit
     try:
         for block in _fast_blocks(source, table, unit, builder.limit):
             builder.extend(*block[:3], **block[3])
@@ -39,13 +44,17 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
         _read_slowly(source, table, builder, unit)
 
 
-def _time_note(source: Source, table: TableFormat, unit: str) -> str:
-    name = table.columns["arrival"]
-    return (
-        f"time: {name!r} in {unit} (dates as ISO 8601)"
-        if table.name in ("generic", "kvplan")
-        else f"time: {name!r} as {table.name} has it (dates, or numbers in {unit})"
-    )
+def _first_epoch(source: Source, column: str) -> str | None:
+    """The unit of the first row's time, where that is a moment since 1970."""
+    rows = csv_rows(source)
+    _, header = next(rows)
+    first = next(rows, (0, []))[1]
+    if isinstance(header, InputError) or isinstance(first, InputError) or len(first) != len(header):
+        return None
+    try:
+        return epoch_unit(float(first[header.index(column)]))
+    except ValueError:
+        return None
 
 
 # -- the fast way
@@ -62,16 +71,14 @@ def _fast_blocks(
     roles = {role: name for role, name in table.columns.items() if name in header}
     if len(set(header)) != len(header) or "hash_ids" in roles:
         raise _NotWellFormed
-    types: dict[str, Any] = {
-        roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles
-    }
+    types: dict[str, Any] = {roles[role]: pa.int64() for role in ("prompt", "output", *LEAST) if role in roles}
     types |= {roles[role]: pa.string() for role in ("arrival", "id", "session") if role in roles}
     try:
         with source.stream() as stream:
             reader = arrow.open_csv(
                 stream,
                 read_options=arrow.ReadOptions(block_size=_BLOCK_BYTES, column_names=header, skip_rows=1),
-                parse_options=arrow.ParseOptions(newlines_in_values=False),
+                parse_options=arrow.ParseOptions(delimiter=delimiter(source), newlines_in_values=False),
                 convert_options=arrow.ConvertOptions(
                     column_types=types, include_columns=list(types), strings_can_be_null=False, null_values=[]
                 ),
@@ -173,11 +180,17 @@ def _casts(texts: Any, kind: Any) -> bool:
 # ---------------------------------------------------------------------------------------------
 
 
+def delimiter(source: Source) -> str:
+    """What separates the columns: a comma, or a tab or semicolon where the first line has no comma."""
+    first = source.head.split(b"\n", 1)[0]
+    return "," if b"," in first else "\t" if b"\t" in first else ";" if b";" in first else ","
+
+
 def csv_header(source: Source) -> list[str]:
     """The names of the columns, as the csv module reads the first line."""
     first = source.head.split(b"\n", 1)[0].decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r")
     try:
-        return [name.strip() for name in next(csv.reader([first]), [])]
+        return [name.strip() for name in next(csv.reader([first], delimiter=delimiter(source)), [])]
     except csv.Error as error:
         raise InputError(f"is no CSV header: {error}", source=source.name, line=1) from None
 
@@ -234,9 +247,7 @@ def tokens_id(text: str) -> int:
     try:
         return int(text[:40])
     except ValueError:
-        raise InputError(
-            "holds something that is no block id", field="block_hash_ids", value=text[:40]
-        ) from None
+        raise InputError("holds something that is no block id", field="block_hash_ids", value=text[:40]) from None
 
 
 def csv_rows(source: Source) -> Iterator[tuple[int, list[str] | InputError]]:
@@ -250,7 +261,7 @@ def csv_rows(source: Source) -> Iterator[tuple[int, list[str] | InputError]]:
             at = number
             yield text + "\n"
 
-    reader = csv.reader(texts())
+    reader = csv.reader(texts(), delimiter=delimiter(source))
     while True:
         begun = at + 1
         try:

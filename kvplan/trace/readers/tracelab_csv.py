@@ -15,9 +15,7 @@ COLUMNS = ("session_id", "round_idx", "prefix_len", "input_len", "output_len", "
 def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
     """Add every round. It arrives after its session's start and the waits since; service takes no time."""
     builder.note("prompt = prefix_len + input_len: input_len is what a round adds")
-    builder.note(
-        f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time"
-    )
+    builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time")
     reader = csv_rows(source)
     _, header = next(reader)
     assert isinstance(header, list)
