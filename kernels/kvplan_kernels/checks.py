@@ -1,4 +1,5 @@
-"""What the launchers refuse, and how a cache's dtype decides the arithmetic. Nothing here touches a device's data."""
+"""What the launchers refuse, and how a cache's dtype decides the arithmetic. Nothing here touches a device's
+data."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def check_tensor(
     dtypes: Sequence[torch.dtype],
     device: torch.device,
 ) -> None:
-    """``tensor`` has this shape (None: any length), one of the dtypes, lies on the device, last axis contiguous."""
+    """``tensor`` has this shape (None: any length), one of the dtypes, lies on the device, last axis
+    contiguous."""
     fits = tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )
@@ -74,7 +76,8 @@ def check_attention(
     context_lens: torch.Tensor,
     out: torch.Tensor,
 ) -> tuple[int, int, int]:
-    """The tensors every attention takes; (query heads, KV heads, head_dim). Without a table K and V are contiguous."""
+    """The tensors every attention takes; (query heads, KV heads, head_dim). Without a table K and V are
+    contiguous."""
     device = q.device
     check_tensor("q", q, shape=[None, None, None], dtypes=FLOATS, device=device)
     query_heads, head_dim = q.shape[1:]
@@ -130,11 +133,11 @@ class Arithmetic:
 def arithmetic(query: torch.dtype, cache: torch.dtype, head_dim: int, target: Target) -> Arithmetic:
     """The arithmetic for a query dtype and a cache dtype.
 
-    A quantized cache is widened to fp16, which holds every e4m3 and int8 value exactly, also under bf16 queries
-    (they are clamped to fp16's range, which an attention query does not reach). Triton's interpreter computes bf16
-    wrongly, so there bf16 is widened to fp32. fp32 products are three tf32 instructions on NVIDIA (error about 1e-6,
-    like fp32, at matrix-unit speed) up to head_dim 128; beyond, their operands do not fit the registers, and plain
-    fp32 arithmetic does.
+    A quantized cache is widened to fp16, which holds every e4m3 and int8 value exactly, also under bf16
+    queries (they are clamped to fp16's range, which an attention query does not reach). Triton's interpreter
+    computes bf16 wrongly, so there bf16 is widened to fp32. fp32 products are three tf32 instructions on
+    NVIDIA (error about 1e-6, like fp32, at matrix-unit speed) up to head_dim 128; beyond, their operands do
+    not fit the registers, and plain fp32 arithmetic does.
     """
     if cache in QUANTIZED:
         compute = torch.float32 if query == torch.float32 else torch.float16

@@ -1,18 +1,19 @@
 """Join the partial results of split-KV attention.
 
-Each split s wrote its own normalized output o_s and the log2 of its softmax denominator, lse_s. With M = max lse_s::
+Each split s wrote its own normalized output o_s and the log2 of its softmax denominator, lse_s. With M = max
+lse_s::
 
     out = Σ_s 2^(lse_s - M) o_s / Σ_s 2^(lse_s - M)
 
 A split that saw no token wrote lse = -inf and weighs nothing; its o_s is not read.
 
-========= ============================================= ===== ====================
-tensor    shape                                         dtype layout
-========= ============================================= ===== ====================
-partial   [rows · k, num_query_heads, splits, head_dim] fp32  contiguous
-lse       [rows · k, num_query_heads, splits]           fp32  contiguous
-out       [tokens, num_query_heads, head_dim]           any   last stride 1
-========= ============================================= ===== ====================
+======= ============================================= ===== =============
+tensor  shape                                         dtype layout
+======= ============================================= ===== =============
+partial [rows · k, num_query_heads, splits, head_dim] fp32  contiguous
+lse     [rows · k, num_query_heads, splits]           fp32  contiguous
+out     [tokens, num_query_heads, head_dim]           any   last stride 1
+======= ============================================= ===== =============
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def join_kernel(
 
 
 def partial_buffers(out: torch.Tensor, rows: int, splits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(partial outputs, lse) of ``rows`` query tokens, uninitialized: the attention kernel writes every lse."""
+    """(partial outputs, lse) of ``rows`` query tokens, uninitialized: the attention kernel writes every
+    lse."""
     _, heads, head_dim = out.shape
     partial = torch.empty((rows, heads, splits, head_dim), dtype=torch.float32, device=out.device)
     lse = torch.empty((rows, heads, splits), dtype=torch.float32, device=out.device)
@@ -96,7 +98,8 @@ def join_launch(
     query_start: torch.Tensor | None = None,
     query_tokens: int = 1,
 ) -> Launch:
-    """The launch that joins ``partial`` into ``out``, for every token or for those of ``rows`` (see decode_launches)."""
+    """The launch that joins ``partial`` into ``out``, for every token or for those of ``rows`` (see
+    decode_launches)."""
     count, heads, splits, head_dim = partial.shape
     width = next_power_of_2(head_dim)
     return Launch(

@@ -19,7 +19,9 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("cache_dtype", [FP32, FP16, FP8, INT8], ids=["fp32", "fp16", "fp8", "int8"])
 @pytest.mark.parametrize("dtype", [FP32, FP16, BF16], ids=["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("shape", [(1, 3, 80), (16, 2, 64), (256, 1, 16)], ids=lambda s: f"B{s[0]}h{s[1]}d{s[2]}")
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 80), (16, 2, 64), (256, 1, 16)], ids=lambda s: f"B{s[0]}h{s[1]}d{s[2]}"
+)
 def test_write_into_slots(generator, shape, dtype, cache_dtype):
     """Slots in no order, some skipped; what is not written keeps its bits."""
     block_size, heads, head_dim = shape
@@ -34,7 +36,8 @@ def test_write_into_slots(generator, shape, dtype, cache_dtype):
     v_cache, k_expected, v_expected = k_cache.clone(), k_cache.clone(), k_cache.clone()
     quantized = cache_dtype in (FP8, INT8)
     scales = {
-        name: torch.rand(heads, generator=generator) + 0.5 if quantized else None for name in ("k_scale", "v_scale")
+        name: torch.rand(heads, generator=generator) + 0.5 if quantized else None
+        for name in ("k_scale", "v_scale")
     }
     write_kv(key, value, k_cache, v_cache, slots, **scales)
     reference.write_kv(key, value, k_expected, v_expected, slots, **scales)
@@ -77,7 +80,9 @@ def test_write_takes_slices_of_a_fused_projection(generator):
 
 def test_many_heads_take_several_programs():
     key = torch.zeros((2, 128, 128), dtype=FP16)
-    launch = write_launch(key, key, key.new_zeros((1, 2, 128, 128)), key.new_zeros((1, 2, 128, 128)), torch.arange(2))
+    launch = write_launch(
+        key, key, key.new_zeros((1, 2, 128, 128)), key.new_zeros((1, 2, 128, 128)), torch.arange(2)
+    )
     assert launch.grid == (2, 4)
 
 
@@ -94,7 +99,8 @@ def test_copy_on_write(generator, block, dtype):
 
 
 def test_copy_in_a_pool_whose_blocks_are_not_neighbours(generator):
-    """Planes of a [layers, num_blocks, 2, ...] pool: a block's K and V lie together, so each plane is strided."""
+    """Planes of a [layers, num_blocks, 2, ...] pool: a block's K and V lie together, so each plane is
+    strided."""
     pool = torch.randn((2, 5, 2, 4, 2, 16), generator=generator)
     planes = pool.permute(0, 2, 1, 3, 4, 5)[:, 0]
     expected = pool.clone()
