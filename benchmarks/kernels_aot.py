@@ -73,9 +73,7 @@ def decode_variant(
     cache = cache or dtype
     name = f"{'paged' if paged else 'contiguous'} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
     name += f" B{block}" * paged + f" k{k}" * (k > 1) + " rows" * rows
-    name += "".join(f" {key}" for key in options if key != "num_splits") + " unsplit" * (
-        "num_splits" in options
-    )
+    name += "".join(f" {key}" for key in options if key != "num_splits") + " unsplit" * ("num_splits" in options)
 
     def launches(target: Target) -> list[Launch]:
         q = empty(SEQS * k, heads[0], dim, dtype=dtype)
@@ -150,12 +148,8 @@ def write_variant(dtype: torch.dtype, cache: torch.dtype, dim: int = 128) -> Var
 def move_variants() -> Iterator[Variant]:
     pool, staging = empty(64, 4096, 16, 8, 128, dtype=BF16), empty(64, 32, 16, 8, 128, dtype=BF16)
     yield Variant("copy blocks", lambda _: [block_copy.copy_launch(pool, empty(32, 2))], matrix=False)
-    yield Variant(
-        "gather blocks", lambda _: [block_copy.gather_launch(pool, empty(32), staging)], matrix=False
-    )
-    yield Variant(
-        "scatter blocks", lambda _: [block_copy.scatter_launch(staging, empty(32), pool)], matrix=False
-    )
+    yield Variant("gather blocks", lambda _: [block_copy.gather_launch(pool, empty(32), staging)], matrix=False)
+    yield Variant("scatter blocks", lambda _: [block_copy.scatter_launch(staging, empty(32), pool)], matrix=False)
 
 
 def variants() -> list[Variant]:
@@ -279,9 +273,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     parser.add_argument("--only", nargs="*", default=[], help="variants whose name holds all of these words")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")

@@ -58,9 +58,7 @@ def speculation(bench: Bench, dtype: torch.dtype) -> tuple[float, float]:
 
 def permutation(bench: Bench) -> tuple[float, float]:
     """0 when moving the blocks changes no bit."""
-    batch = paged_batch(
-        bench.generator, context_lens=[130, 17, 64], head_dim=128, dtype=FP16, device=bench.device
-    )
+    batch = paged_batch(bench.generator, context_lens=[130, 17, 64], head_dim=128, dtype=FP16, device=bench.device)
     moved = batch.shuffled(bench.generator)
     first, second = (_decode(b) for b in (batch, moved))
     return float(not torch.equal(first, second)), 0.5
@@ -68,9 +66,7 @@ def permutation(bench: Bench) -> tuple[float, float]:
 
 def contiguity(bench: Bench) -> tuple[float, float]:
     """Contiguous against paged: one tile, though the compiler may contract its sums differently."""
-    batch = paged_batch(
-        bench.generator, context_lens=[130, 17, 64], head_dim=128, dtype=BF16, device=bench.device
-    )
+    batch = paged_batch(bench.generator, context_lens=[130, 17, 64], head_dim=128, dtype=BF16, device=bench.device)
     k, v = batch.contiguous()
     out = kk.contiguous_decode_attention(batch.q, k, v, batch.context, num_splits=1)
     return error(out, _decode(batch)), TOLERANCE[BF16]
@@ -97,21 +93,15 @@ def latent(bench: Bench, dtype: torch.dtype, heads: int) -> tuple[float, float]:
 
 def write(bench: Bench, dtype: torch.dtype, cache: torch.dtype) -> tuple[float, float]:
     """The share of bytes that differ from the reference's."""
-    key, value = (
-        torch.randn((9, 3, 80), generator=bench.generator).to(bench.device, dtype) for _ in range(2)
-    )
+    key, value = (torch.randn((9, 3, 80), generator=bench.generator).to(bench.device, dtype) for _ in range(2))
     slots = torch.tensor([3, -1, 7, 19, 0, 1, -1, 10, 11], device=bench.device)
     caches = [torch.zeros((5, 4, 3, 80), device=bench.device).to(cache) for _ in range(4)]
     quantized = cache in (FP8, INT8)
-    scales = {
-        name: torch.rand(3, device=bench.device) + 0.5 if quantized else None
-        for name in ("k_scale", "v_scale")
-    }
+    scales = {name: torch.rand(3, device=bench.device) + 0.5 if quantized else None for name in ("k_scale", "v_scale")}
     kk.write_kv(key, value, *caches[:2], slots, **scales)
     reference.write_kv(key, value, *caches[2:], slots, **scales)
     wrong = [
-        (a.view(torch.uint8) != b.view(torch.uint8)).float().mean()
-        for a, b in zip(caches[:2], caches[2:], strict=True)
+        (a.view(torch.uint8) != b.view(torch.uint8)).float().mean() for a, b in zip(caches[:2], caches[2:], strict=True)
     ]
     return float(max(wrong)), 1e-9
 
@@ -207,9 +197,7 @@ def correctness(bench: Bench) -> None:
         try:
             off, allowed = check()
         except Exception as fault:
-            bench.record(
-                part="correctness", case=name, ok=False, fault=f"{type(fault).__name__}: {fault}"[:500]
-            )
+            bench.record(part="correctness", case=name, ok=False, fault=f"{type(fault).__name__}: {fault}"[:500])
             bad.append(name)
             continue
         bench.record(part="correctness", case=name, ok=off < allowed, error=off, allowed=allowed)

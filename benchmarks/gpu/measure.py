@@ -38,9 +38,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     on_card = device.type == "cuda"
     return {
         "card": torch.cuda.get_device_name(device) if on_card else platform.processor() or platform.machine(),
-        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        if on_card
-        else "none",
+        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if on_card else "none",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton.__version__,
@@ -67,16 +65,12 @@ class Bench:
     def __post_init__(self) -> None:
         self.generator = torch.Generator().manual_seed(self.seed)
         self._machine = machine(self.device)
-        self._flush = torch.empty(
-            4 if self.dry_run else FLUSH_BYTES // 4, dtype=torch.int32, device=self.device
-        )
+        self._flush = torch.empty(4 if self.dry_run else FLUSH_BYTES // 4, dtype=torch.int32, device=self.device)
 
     def record(self, **row: Any) -> None:
         """Append one row."""
         with self.path.open("a") as file:
-            file.write(
-                json.dumps({**row, "seed": self.seed, "dry_run": self.dry_run, **self._machine}) + "\n"
-            )
+            file.write(json.dumps({**row, "seed": self.seed, "dry_run": self.dry_run, **self._machine}) + "\n")
 
     def randn(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.randn(shape, dtype=dtype, device=self.device)

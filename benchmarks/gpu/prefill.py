@@ -28,9 +28,7 @@ def prefill(bench: Bench) -> None:
             cache_dtype=base.k.dtype,
             device=bench.device,
         )
-        seconds = bench.seconds(
-            lambda base=base, plan=plan: paged_attention(base.q, base.k, base.v, base.table, plan)
-        )
+        seconds = bench.seconds(lambda base=base, plan=plan: paged_attention(base.q, base.k, base.v, base.table, plan))
         pairs = batch * (new * (context - new) + new * (new + 1) // 2)
         operations = 4 * pairs * QUERY_HEADS * HEAD_DIM
         sdpa_s = None
@@ -38,9 +36,7 @@ def prefill(bench: Bench) -> None:
             query = base.q.view(batch, new, QUERY_HEADS, HEAD_DIM).transpose(1, 2)
             k, v = (cache.transpose(1, 2) for cache in base.contiguous())
             sdpa_s = bench.seconds(
-                lambda query=query, k=k, v=v: scaled_dot_product_attention(
-                    query, k, v, is_causal=True, enable_gqa=True
-                )
+                lambda query=query, k=k, v=v: scaled_dot_product_attention(query, k, v, is_causal=True, enable_gqa=True)
             )
         bench.record(
             part="prefill", batch=batch, new_tokens=new, context=context, seconds=seconds,

@@ -95,20 +95,14 @@ def run_parts(parts: Sequence[Part], out: Path, limit_s: float, options: Sequenc
         )
         if outcomes[-1].message:
             print(outcomes[-1].message, file=sys.stderr, flush=True)
-        (out / "session.json").write_text(
-            json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n"
-        )
+        (out / "session.json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
     return outcomes
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the rows")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="tiny sizes on the CPU, in Triton's interpreter"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU, in Triton's interpreter")
     parser.add_argument("--only", nargs="*", choices=[part.name for part in PARTS], help="these parts alone")
     arguments = parser.parse_args()
     chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]

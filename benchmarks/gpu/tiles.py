@@ -13,9 +13,7 @@ from kvplan_kernels.target import target_of
 
 GROUP = QUERY_HEADS // KV_HEADS
 DECODE = [Tile(16, n, GROUP, warps, depth) for n in (32, 64, 128) for warps in (4, 8) for depth in (1, 2, 3)]
-PREFILL = [Tile(128, n, GROUP, 8, depth) for n in (32, 64, 128) for depth in (1, 2)] + [
-    Tile(64, 64, GROUP, 4, 2)
-]
+PREFILL = [Tile(128, n, GROUP, 8, depth) for n in (32, 64, 128) for depth in (1, 2)] + [Tile(64, 64, GROUP, 4, 2)]
 TOO_LARGE = "out of resource"
 
 
@@ -27,9 +25,10 @@ def tiles(bench: Bench) -> None:
     sizes = {"group": GROUP, "head_dim": HEAD_DIM, "kv_bytes": 2, "compute_bytes": 2}
     chosen = decode_tile(target, query_tokens=1, **sizes)
     for tile in [chosen] if bench.dry_run else [chosen, *DECODE]:
-        run = lambda tile=tile: paged_decode_attention(
-            base.q, base.k, base.v, base.table, base.lens, tile=tile
-        )
+
+        def run(tile=tile):
+            return paged_decode_attention(base.q, base.k, base.v, base.table, base.lens, tile=tile)
+
         _row(bench, "decode", tile, tile == chosen, run, base.kv_bytes)
 
     new = 32 if bench.dry_run else 4096

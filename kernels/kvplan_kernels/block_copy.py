@@ -76,9 +76,7 @@ def _as_words(field: str, blocks: torch.Tensor) -> torch.Tensor:
     block_bytes = prod(blocks.shape[2:]) * size
     require(block_bytes % 16 == 0, field, "must have blocks of a multiple of 16 bytes", block_bytes)
     for stride in blocks.stride()[:2]:
-        require(
-            stride * size % 16 == 0, field, "must have planes and blocks 16 bytes aligned", blocks.stride()
-        )
+        require(stride * size % 16 == 0, field, "must have planes and blocks 16 bytes aligned", blocks.stride())
     flat = blocks.as_strided((*blocks.shape[:2], block_bytes // size), (*blocks.stride()[:2], 1))
     return flat.view(torch.int64)
 
@@ -139,9 +137,7 @@ def _pool_and_staging(
     words = _as_words("pool", pool)
     check_tensor("blocks", blocks, shape=[None], dtypes=INDEX, device=pool.device)
     wanted = (pool.shape[0], blocks.shape[0], *pool.shape[2:])
-    require(
-        tuple(staging.shape) == wanted, "staging", f"must have shape {list(wanted)}", tuple(staging.shape)
-    )
+    require(tuple(staging.shape) == wanted, "staging", f"must have shape {list(wanted)}", tuple(staging.shape))
     require(staging.dtype == pool.dtype, "staging", f"must be {pool.dtype}", str(staging.dtype))
     reachable = staging.device == pool.device or staging.is_pinned()
     require(reachable, "staging", f"must lie on {pool.device} or in pinned host memory", str(staging.device))

@@ -106,11 +106,7 @@ def write_kernel(
         heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
         offs_d = tl.arange(0, BLOCK_D)
         mask = (heads < HEADS)[:, None] & (offs_d < HEAD_DIM)[None, :]
-        rows = (
-            slot // BLOCK_SIZE * stride_block
-            + slot % BLOCK_SIZE * stride_token
-            + heads.to(tl.int64) * stride_head
-        )
+        rows = slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token + heads.to(tl.int64) * stride_head
         target = rows[:, None] + offs_d[None, :]
         key = tl.load(
             key_ptr + token * key_stride_token + (heads * key_stride_head)[:, None] + offs_d[None, :],
@@ -142,14 +138,10 @@ def write_launch(
     tokens, heads, head_dim = key.shape
     check_head_dim("key", head_dim)
     check_tensor("value", value, shape=[tokens, heads, head_dim], dtypes=[key.dtype], device=device)
-    check_tensor(
-        "k_cache", k_cache, shape=[None, None, heads, head_dim], dtypes=FLOATS + QUANTIZED, device=device
-    )
+    check_tensor("k_cache", k_cache, shape=[None, None, heads, head_dim], dtypes=FLOATS + QUANTIZED, device=device)
     check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), dtypes=[k_cache.dtype], device=device)
     strides = k_cache.stride()
-    require(
-        v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride()
-    )
+    require(v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride())
     check_tensor("slots", slots, shape=[tokens], dtypes=[torch.int32, torch.int64], device=device)
     check_scales(k_scale, v_scale, k_cache, heads)
     width = next_power_of_2(head_dim)
@@ -182,9 +174,7 @@ def write_launch(
             "BLOCK_D": width,
             "KV_FORMAT": formats.get(k_cache.dtype, "float"),
         },
-        num_warps=max(
-            1, min(4, block_h * width // 512)
-        ),  # 8 elements a thread, also with AMD's 64 lanes a warp
+        num_warps=max(1, min(4, block_h * width // 512)),  # 8 elements a thread, also with AMD's 64 lanes a warp
         num_stages=1,
     )
 

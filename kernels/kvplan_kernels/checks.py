@@ -82,23 +82,17 @@ def check_attention(
     check_tensor("q", q, shape=[None, None, None], dtypes=FLOATS, device=device)
     query_heads, head_dim = q.shape[1:]
     check_head_dim("q", head_dim)
-    check_tensor(
-        "k_cache", k_cache, shape=[None, None, None, head_dim], dtypes=FLOATS + QUANTIZED, device=device
-    )
+    check_tensor("k_cache", k_cache, shape=[None, None, None, head_dim], dtypes=FLOATS + QUANTIZED, device=device)
     kv_heads = k_cache.shape[2]
     check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), dtypes=[k_cache.dtype], device=device)
     strides = k_cache.stride()
-    require(
-        v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride()
-    )
+    require(v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride())
     divides = kv_heads > 0 and query_heads % kv_heads == 0
     require(divides, "q", f"query heads must be a multiple of the {kv_heads} KV heads", query_heads)
     check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
     num_seqs = context_lens.shape[0]
     if block_table is None:
-        require(
-            k_cache.shape[0] >= num_seqs, "k_cache", f"must hold {num_seqs} sequences", tuple(k_cache.shape)
-        )
+        require(k_cache.shape[0] >= num_seqs, "k_cache", f"must hold {num_seqs} sequences", tuple(k_cache.shape))
     else:
         size = k_cache.shape[1]
         require(1 <= size <= MAX_BLOCK_SIZE, "k_cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", size)

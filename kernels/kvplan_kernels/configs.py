@@ -149,9 +149,7 @@ def prefill_tile(target: Target, *, group: int, head_dim: int, kv_bytes: int, co
     else:
         block_m, block_n, num_warps = 64, 16 if target.backend == "hip" else 32, 8
     pack = min(pack, block_m)
-    return Tile(
-        block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2)
-    )
+    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2))
 
 
 def resident_programs(target: Target, tile: Tile, head_dim: int, kv_bytes: int, compute_bytes: int) -> int:

@@ -279,9 +279,7 @@ def decode_launches(
         return [attention]
     return [
         attention,
-        join_launch(
-            target_out, lse, out, target, rows=rows, query_start=query_start, query_tokens=query_tokens
-        ),
+        join_launch(target_out, lse, out, target, rows=rows, query_start=query_start, query_tokens=query_tokens),
     ]
 
 

@@ -36,6 +36,4 @@ class Launch:
         """Launch on the current stream. A grid with no program is nothing to do, not an error."""
         if 0 in self.grid:
             return
-        self.kernel[self.grid](
-            **self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages
-        )
+        self.kernel[self.grid](**self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)

@@ -163,9 +163,7 @@ def mla_launches(
     )
     check_tensor("cache", cache, shape=[None, None, width], dtypes=[q.dtype], device=device)
     block_size = cache.shape[1]
-    require(
-        1 <= block_size <= MAX_BLOCK_SIZE, "cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size
-    )
+    require(1 <= block_size <= MAX_BLOCK_SIZE, "cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size)
     check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
     num_seqs = context_lens.shape[0]
     check_tensor("block_table", block_table, shape=[num_seqs, None], dtypes=[torch.int32], device=device)
@@ -182,9 +180,7 @@ def mla_launches(
     require(0 <= max_context <= longest, "max_context", f"must lie in 0..{longest}", max_context)
 
     sums = arithmetic(q.dtype, cache.dtype, latent, target)
-    tile = mla_tile(
-        target, query_tokens=query_tokens, heads=heads, latent=latent, compute_bytes=sums.compute.itemsize
-    )
+    tile = mla_tile(target, query_tokens=query_tokens, heads=heads, latent=latent, compute_bytes=sums.compute.itemsize)
     chunks = -(-heads // tile.pack)
     if num_splits is None:
         splits, split_tokens = choose_splits(

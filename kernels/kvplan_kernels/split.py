@@ -71,9 +71,7 @@ def join_kernel(
         s = start + tl.arange(0, STEP)
         weight = tl.exp2(tl.load(lse_ptr + s, mask=s < splits, other=float("-inf")) - top)
         live = (weight > 0.0)[:, None] & (offs_d < HEAD_DIM)[None, :]
-        part = tl.load(
-            partial_ptr + s[:, None] * partial_stride_split + offs_d[None, :], mask=live, other=0.0
-        )
+        part = tl.load(partial_ptr + s[:, None] * partial_stride_split + offs_d[None, :], mask=live, other=0.0)
         acc += tl.sum(part * weight[:, None], 0)
     out_ptr += token.to(tl.int64) * out_stride_token + head * out_stride_head
     tl.store(out_ptr + offs_d, (acc / total).to(out_ptr.dtype.element_ty), mask=offs_d < HEAD_DIM)

@@ -106,9 +106,7 @@ def load_rows(ptr, rows, offs_d, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
 def load_queries(q_ptr, rows, real, offs_d, HEAD_DIM: tl.constexpr, COMPUTE: tl.constexpr):
     """The query tile in the type of the product; padding rows and columns are 0. fp16 saturates instead of
     overflowing."""
-    q = tl.load(
-        q_ptr + rows[:, None] + offs_d[None, :], mask=real[:, None] & (offs_d < HEAD_DIM)[None, :], other=0.0
-    )
+    q = tl.load(q_ptr + rows[:, None] + offs_d[None, :], mask=real[:, None] & (offs_d < HEAD_DIM)[None, :], other=0.0)
     if tl.float16 == COMPUTE and q.dtype != tl.float16:
         q = tl.minimum(tl.maximum(q.to(tl.float32), -65504.0), 65504.0)
     return q.to(COMPUTE)

@@ -61,7 +61,7 @@ def validate_observed(
     scenario = scenario_of(observed, overrides or {})
     trace = trace_of(observed, trace_path)
     deployment = resolve(scenario)
-    replica, _ = run_replica(deployment, workload_of(trace), trace)
+    replica, _, _ = run_replica(deployment, workload_of(trace), trace)
     requests = requests_table("base", replica.core, trace)
     timeline = timeline_table("base", replica.record, deployment.settings.total_slots)
     warnings = list(deployment.timing.warnings) + list(deployment.notes)

@@ -40,7 +40,7 @@ def _cache_root() -> Path:
 CACHE_DIR = str(_cache_root() / _fingerprint())
 
 
-class CoreDispatcher(CPUDispatcher):  # type: ignore[misc]
+class CoreDispatcher(CPUDispatcher):
     """Compiles without LLVM's vectorizers: the core's loops follow pointers, and they cost an eighth of the time."""
 
     def compile(self, sig: Any) -> Any:
@@ -84,4 +84,4 @@ def _compile(kind: type[CoreDispatcher], function: Callable[..., Any], **options
         dispatcher.enable_caching()
     finally:
         numba.config.CACHE_DIR = former
-    return dispatcher  # type: ignore[no-any-return]
+    return dispatcher

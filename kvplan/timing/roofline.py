@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.catalog.dtypes import dtype_bytes
+from kvplan.memory.kv_dtype import kv_format
 from kvplan.timing.coefficients import RooflineCoefficients
 from kvplan.timing.step_times import AttentionGroup, Grid, StepTimes, Term
 from kvplan.timing.work import Experts, Work, head_work, layer_work
@@ -169,7 +170,7 @@ def roofline(
     if not model.layers:
         warnings = ("timing: the model names its cache groups alone: a step is priced without weights and attention",)
     head = head_work(model, tp)
-    kv_bytes = dtype_bytes(model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype")
+    kv_bytes = kv_format(kv_cache_dtype, model.dtype).element_bytes
     groups, row_s = attention_groups(model, tp, kv_bytes, rank.kv_bytes_per_s, rank.attention_flops)
     shape = "from the model's shape"
     return StepTimes(

@@ -85,9 +85,7 @@ def test_soft_cap(generator):
 
 @pytest.mark.parametrize("cache_dtype", [FP8, torch.int8], ids=["fp8", "int8"])
 def test_quantized(generator, cache_dtype):
-    batch = paged_batch(
-        generator, query_lens=[30, 1], context_lens=[60, 9], dtype=FP16, cache_dtype=cache_dtype
-    )
+    batch = paged_batch(generator, query_lens=[30, 1], context_lens=[60, 9], dtype=FP16, cache_dtype=cache_dtype)
     assert error(attend(batch), batch.expected()) < TOLERANCE[FP16]
 
 

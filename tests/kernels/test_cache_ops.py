@@ -19,25 +19,20 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("cache_dtype", [FP32, FP16, FP8, INT8], ids=["fp32", "fp16", "fp8", "int8"])
 @pytest.mark.parametrize("dtype", [FP32, FP16, BF16], ids=["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize(
-    "shape", [(1, 3, 80), (16, 2, 64), (256, 1, 16)], ids=lambda s: f"B{s[0]}h{s[1]}d{s[2]}"
-)
+@pytest.mark.parametrize("shape", [(1, 3, 80), (16, 2, 64), (256, 1, 16)], ids=lambda s: f"B{s[0]}h{s[1]}d{s[2]}")
 def test_write_into_slots(generator, shape, dtype, cache_dtype):
     """Slots in no order, some skipped; what is not written keeps its bits."""
     block_size, heads, head_dim = shape
     slots = torch.randperm(4 * block_size, generator=generator)[:4]
     slots = torch.cat([slots[:2], torch.tensor([-1]), slots[2:], torch.tensor([-1])])
     sizes = torch.logspace(-4, 3, head_dim)  # below e4m3's subnormals to past its largest value
-    key, value = (
-        (torch.randn((len(slots), heads, head_dim), generator=generator) * sizes).to(dtype) for _ in range(2)
-    )
+    key, value = ((torch.randn((len(slots), heads, head_dim), generator=generator) * sizes).to(dtype) for _ in range(2))
     k_cache = torch.empty((4, block_size, heads, head_dim), dtype=cache_dtype)
     poison(k_cache)
     v_cache, k_expected, v_expected = k_cache.clone(), k_cache.clone(), k_cache.clone()
     quantized = cache_dtype in (FP8, INT8)
     scales = {
-        name: torch.rand(heads, generator=generator) + 0.5 if quantized else None
-        for name in ("k_scale", "v_scale")
+        name: torch.rand(heads, generator=generator) + 0.5 if quantized else None for name in ("k_scale", "v_scale")
     }
     write_kv(key, value, k_cache, v_cache, slots, **scales)
     reference.write_kv(key, value, k_expected, v_expected, slots, **scales)
@@ -80,9 +75,7 @@ def test_write_takes_slices_of_a_fused_projection(generator):
 
 def test_many_heads_take_several_programs():
     key = torch.zeros((2, 128, 128), dtype=FP16)
-    launch = write_launch(
-        key, key, key.new_zeros((1, 2, 128, 128)), key.new_zeros((1, 2, 128, 128)), torch.arange(2)
-    )
+    launch = write_launch(key, key, key.new_zeros((1, 2, 128, 128)), key.new_zeros((1, 2, 128, 128)), torch.arange(2))
     assert launch.grid == (2, 4)
 
 

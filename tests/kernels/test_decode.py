@@ -106,10 +106,7 @@ def test_splits_are_chosen_from_the_longest_context(generator):
 @pytest.mark.parametrize("window", [1, 16, 33, 1000])
 def test_sliding_window(generator, window, splits):
     batch = paged_batch(generator, context_lens=[1, 16, 150], dtype=FP32)
-    assert (
-        error(decode(batch, window=window, num_splits=splits), batch.expected(window=window))
-        < TOLERANCE[FP32]
-    )
+    assert error(decode(batch, window=window, num_splits=splits), batch.expected(window=window)) < TOLERANCE[FP32]
 
 
 def test_blocks_that_left_the_window_are_not_read(generator):
@@ -123,9 +120,7 @@ def test_blocks_that_left_the_window_are_not_read(generator):
 
 def test_soft_cap(generator):
     batch = paged_batch(generator, context_lens=[90], dtype=FP32)
-    assert (
-        error(decode(batch, softcap=2.0, scale=1.0), batch.expected(softcap=2.0, scale=1.0)) < TOLERANCE[FP32]
-    )
+    assert error(decode(batch, softcap=2.0, scale=1.0), batch.expected(softcap=2.0, scale=1.0)) < TOLERANCE[FP32]
 
 
 def test_extreme_scores_stay_finite(generator):

@@ -24,14 +24,8 @@ def test_the_whole_session_dry_runs(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = json.loads((tmp_path / "session.json").read_text())
-    assert [(outcome["part"], outcome["status"]) for outcome in outcomes] == [
-        (part.name, "ok") for part in PARTS
-    ]
-    rows = [
-        json.loads(line)
-        for part in PARTS
-        for line in (tmp_path / f"{part.name}.jsonl").read_text().splitlines()
-    ]
+    assert [(outcome["part"], outcome["status"]) for outcome in outcomes] == [(part.name, "ok") for part in PARTS]
+    rows = [json.loads(line) for part in PARTS for line in (tmp_path / f"{part.name}.jsonl").read_text().splitlines()]
     assert {row["part"] for row in rows} == {part.name for part in PARTS}
     assert all(row["dry_run"] and row["commit"] and row["triton"] and row["card"] for row in rows)
     assert all(row["ok"] for row in rows if row["part"] == "correctness")
@@ -41,9 +35,7 @@ def test_the_whole_session_dry_runs(tmp_path):
 
 def script(tmp_path: Path, name: str, body: str) -> Part:
     """A part made of a module written for the test; ``out`` is its rows' path."""
-    (tmp_path / f"{name}.py").write_text(
-        f"import sys, time\nout = sys.argv[sys.argv.index('--out') + 1]\n{body}\n"
-    )
+    (tmp_path / f"{name}.py").write_text(f"import sys, time\nout = sys.argv[sys.argv.index('--out') + 1]\n{body}\n")
     return Part(name, 3, module=name)
 
 

@@ -112,9 +112,7 @@ def test_moves_refuse():
     pool = torch.zeros(2, 3, 4, 1, 16)
     with pytest.raises(KernelInputError, match=r"^pairs: must have shape \[\*, 2\]"):
         copy_blocks(pool, torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(
-        KernelInputError, match=r"^pool: must have blocks of a multiple of 16 bytes \(got 12\)"
-    ):
+    with pytest.raises(KernelInputError, match=r"^pool: must have blocks of a multiple of 16 bytes \(got 12\)"):
         copy_blocks(torch.zeros(2, 3, 3), torch.zeros((1, 2), dtype=torch.int64))
     with pytest.raises(KernelInputError, match=r"^pool: must have contiguous blocks"):
         copy_blocks(pool.transpose(2, 4), torch.zeros((1, 2), dtype=torch.int64))
