@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Literal
 
 Attention = Literal["full", "sliding_window", "chunked_local", "mla", "state_space", "none"]
@@ -180,11 +178,6 @@ class ModelConfig:
                 counts[key] = counts.get(key, 0) + 1
         groups = [replace(kind, layers=count) for kind, count in counts.items()]
         return tuple(sorted(groups, key=lambda group: group.attention not in ("full", "mla")))
-
-    def runs_of_layers(self) -> Iterator[tuple[LayerKind, int]]:
-        """Consecutive equal layers with their count."""
-        for kind, run in groupby(self.layers):
-            yield kind, len(list(run))
 
 
 def kv_group_of(layer: LayerKind) -> KvGroup:

@@ -65,7 +65,7 @@ def _check_blocks(core: Core) -> None:
                 np.add.at(owners, table[dropped:], 1)
     assert (owners[1:sentinel] == blocks["ref"][1:sentinel]).all(), "reference counts differ from the tables"
     assert blocks["ref"][0] == 0, "the null block has an owner"
-    queue = []
+    queue: list[int] = []
     following, before = blocks["next"].tolist(), blocks["prev"].tolist()
     block = following[sentinel]
     while block != sentinel:

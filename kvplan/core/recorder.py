@@ -8,6 +8,7 @@ sums with sums and maxima with maxima, so no peak is lost however long the run.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ BUCKETS = 1024
 ADDRESSES = 256
 ADDRESS_FREE, ADDRESS_CACHED = -1, -2
 
-# Gaps between tokens: a histogram over the logarithm, 0.115 % a bin, from 1 µs up.
-GAP_BINS_PER_DECADE = 2000
-GAP_DECADES = 12
-GAP_LOWEST_S = 1e-6
+# Gaps between tokens: a histogram whose bins are 1/1024 of an octave apart, from 2^-20 s (1 µs) to 2^20 s.
+GAP_BINS_PER_OCTAVE = 1024
+GAP_LOWEST_EXPONENT = -20
+GAP_OCTAVES = 40
 
 _SPLIT = ("used", "reserved", "internal", "external", "cached", "free")
 
@@ -75,7 +76,7 @@ class Record(Handle):
     now: NDArray[Any]  # MOMENT[1]
     timeline: NDArray[Any]  # BUCKET[BUCKETS]
     map_owner: NDArray[np.int32]  # [BUCKETS, ADDRESSES]: request at an address at the bucket's beginning
-    gap_counts: NDArray[np.int64]  # [GAP_BINS_PER_DECADE * GAP_DECADES]
+    gap_counts: NDArray[np.int64]  # [GAP_BINS_PER_OCTAVE * GAP_OCTAVES]
 
 
 def new_record(origin_s: float = 0.0, width_s: float = 1e-3) -> Record:
@@ -89,7 +90,7 @@ def new_record(origin_s: float = 0.0, width_s: float = 1e-3) -> Record:
         now=np.zeros(1, MOMENT),
         timeline=np.zeros(BUCKETS, BUCKET),
         map_owner=np.full((BUCKETS, ADDRESSES), ADDRESS_FREE, np.int32),
-        gap_counts=np.zeros(GAP_BINS_PER_DECADE * GAP_DECADES, np.int64),
+        gap_counts=np.zeros(GAP_BINS_PER_OCTAVE * GAP_OCTAVES, np.int64),
     )
 
 
@@ -267,10 +268,18 @@ def record_step(core: Core, record: Record, start: float, seconds: float, decode
 
 @inner
 def gap_bin(seconds: float) -> int:
-    if seconds <= GAP_LOWEST_S:
-        return np.int64(0)
-    place = np.int64(np.log10(seconds / GAP_LOWEST_S) * GAP_BINS_PER_DECADE)
-    return min(place, np.int64(GAP_BINS_PER_DECADE * GAP_DECADES - 1))
+    """The bin of a gap: linear within its octave, so that no logarithm is needed a step."""
+    mantissa, exponent = math.frexp(seconds)  # seconds = mantissa * 2^exponent, 0.5 <= mantissa < 1
+    place = (exponent - 1 - GAP_LOWEST_EXPONENT) * GAP_BINS_PER_OCTAVE
+    place += np.int64((mantissa - 0.5) * (2 * GAP_BINS_PER_OCTAVE))
+    return min(max(np.int64(0), place), np.int64(GAP_BINS_PER_OCTAVE * GAP_OCTAVES - 1))
+
+
+def gap_edges() -> NDArray[np.float64]:
+    """The edges of the bins, in seconds: [bins + 1]."""
+    octaves = np.arange(GAP_BINS_PER_OCTAVE * GAP_OCTAVES + 1)
+    whole, part = np.divmod(octaves, GAP_BINS_PER_OCTAVE)
+    return np.ldexp(1.0 + part / GAP_BINS_PER_OCTAVE, whole + GAP_LOWEST_EXPONENT)
 
 
 @inner

@@ -25,7 +25,13 @@ from kvplan.core.state import (
     TOO_BIG,
     Core,
 )
-from kvplan.core.step_time import TimingTables, advance_decode, step_seconds
+from kvplan.core.step_time import (
+    TimingTables,
+    advance_decode,
+    step_seconds,
+    token_seconds,
+    whole_seconds,
+)
 
 DONE, AGAIN, OUTSIDE = range(3)
 """Why `replay` returned: nothing is left to do; it has done the work it was given; its time limit came."""
@@ -90,7 +96,7 @@ def skippable(core: Core) -> int:
         r = core.requests[core.running[i]]
         if r.status != RUNNING:
             continue  # a member of a static batch that is done
-        if r.sequences > 1 or r.computed != r.prompt + r.generated - 1:
+        if r.sequences > 1 or r.generated == 0 or r.computed != r.prompt + r.generated - 1:
             return np.int64(0)
         steps = min(steps, np.int64(r.output) - np.int64(r.generated) - 1)
         if c.layout == CONTIGUOUS:
@@ -227,6 +233,7 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
         sort_by_place(core)
     s.num_preempted = 0
     s.planned_tokens = rows
+    same_part = token_seconds(timing, load)
     done = np.int64(0)
     now = s.now
     while done < limit and now <= until:
@@ -239,7 +246,7 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
         if c.layout == CONTIGUOUS:
             cache.measure_external(core)
         s.used_slots += rows
-        seconds = step_seconds(timing, load)
+        seconds = whole_seconds(timing, load, same_part)
         record_step(core, record, now, seconds, rows)
         end = now + seconds
         if done == 0:
@@ -315,9 +322,7 @@ def replay(core: Core, timing: TimingTables, load, record: Record, until: float,
             pipeline(core, record, start, seconds, np.int64(load[0].decode_rows))
             continue
         if planned > 0 or s.num_swapped_out > 0:
-            record_step(
-                core, record, start, seconds, np.int64(load[0].decode_rows) if planned > 0 else np.int64(0)
-            )
+            record_step(core, record, start, seconds, np.int64(load[0].decode_rows) if planned > 0 else np.int64(0))
         elif s.num_running == 0 and s.num_preempted == 0 and s.num_waiting > 0:
             refuse_head(core)
         s.now = start + seconds

@@ -104,9 +104,7 @@ class Settings:
             ("admission", ADMISSION),
         ):
             if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"must be one of {', '.join(allowed)}", field=name, value=getattr(self, name)
-                )
+                raise InputError(f"must be one of {', '.join(allowed)}", field=name, value=getattr(self, name))
         for name in ("block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))

@@ -147,9 +147,7 @@ GROUP = np.dtype(
 )
 
 # Address-ordered list of extents, free (owner -1) and held (owner: the row).
-EXTENT = np.dtype(
-    [("start", "i8"), ("size", "i8"), ("next", "i4"), ("prev", "i4"), ("owner", "i4")], align=True
-)
+EXTENT = np.dtype([("start", "i8"), ("size", "i8"), ("next", "i4"), ("prev", "i4"), ("owner", "i4")], align=True)
 
 PLANNED = np.dtype(
     [

@@ -362,23 +362,25 @@ def _roofline_attention(timing, step):
     return seconds
 
 
-@compiled
-def step_seconds(timing, load):
-    """Seconds that the step described by ``load`` takes.
-
-    Args:
-        timing: TimingTables; only its ``outside`` is written.
-        load: record array of dtype STEP_LOAD and shape (1,).
-    """
+@inner
+def token_seconds(timing, load):
+    """The part that depends on how many tokens, rows and samples a step has, and on nothing else."""
     step = load[0]
-    fixed = timing.fixed
     tokens = float(step.tokens)
     samples = float(step.samples)
     _note(timing, TOKENS_OUT, LINEAR, FIRST, tokens)
     _note(timing, SAMPLES_OUT, HEAD, FIRST, samples)
-    seconds = grid1(timing.grids, timing.layout, LINEAR, tokens) + fixed[ROW_S] * step.rows
+    seconds = grid1(timing.grids, timing.layout, LINEAR, tokens) + timing.fixed[ROW_S] * step.rows
     if step.samples > 0:
         seconds += grid1(timing.grids, timing.layout, HEAD, samples)
+    return seconds
+
+
+@inner
+def whole_seconds(timing, load, seconds):
+    """`token_seconds` with attention, block moves and the host on top."""
+    step = load[0]
+    fixed = timing.fixed
     if timing.layout[DECODE, 1] > 0:
         seconds += _measured_attention(timing, step)
     else:
@@ -388,6 +390,17 @@ def step_seconds(timing, load):
     seconds += moved * step.block_bytes
     host = fixed[HOST_STEP_S] + fixed[HOST_ROW_S] * step.rows
     return max(seconds, host) if fixed[OVERLAPPED] > 0.0 else seconds + host
+
+
+@compiled
+def step_seconds(timing, load):
+    """Seconds that the step described by ``load`` takes.
+
+    Args:
+        timing: TimingTables; only its ``outside`` is written.
+        load: record array of dtype STEP_LOAD and shape (1,).
+    """
+    return whole_seconds(timing, load, token_seconds(timing, load))
 
 
 @compiled

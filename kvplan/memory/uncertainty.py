@@ -22,10 +22,6 @@ class ExpectedError:
     gib: float
     words: str
 
-    def share(self, pool_gib: float) -> float:
-        """Relative to a pool of this size."""
-        return self.gib / pool_gib if pool_gib > 0 else float("inf")
-
 
 def expected_error(plan: MemoryPlan) -> ExpectedError:
     """The errors of all terms that were estimated, added up as if they were independent. Given terms have none."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvplan.core.recorder import GAP_BINS_PER_DECADE, GAP_DECADES, GAP_LOWEST_S, Record
+from kvplan.core.recorder import Record, gap_edges
 from kvplan.metrics.percentiles import histogram_statistics, statistics
 from kvplan.metrics.tables import SPLIT
 
@@ -38,6 +38,7 @@ def run_summary(
     replica: Replica,
     requests: pd.DataFrame,
     wall_s: float,
+    warnings: list[str],
 ) -> dict[str, Any]:
     """One entry of ``runs``."""
     record = replica.record
@@ -91,7 +92,7 @@ def run_summary(
             "wall_s": wall_s,
             "requests_per_wall_s": _ratio(len(requests), wall_s),
         },
-        "notes": list(deployment.notes),
+        "notes": [*deployment.notes, *warnings],
     }
 
 
@@ -128,11 +129,9 @@ def memory(deployment: Deployment, replica: Replica) -> dict[str, Any]:
 def latencies(finished: pd.DataFrame, record: Record) -> dict[str, Any]:
     """Of the requests that finished; the gaps between tokens from the recorder's histogram."""
     seconds = {word: statistics(finished[word].to_numpy(np.float64)) for word in ("queue_s", "ttft_s")}
-    bins = GAP_BINS_PER_DECADE * GAP_DECADES
-    edges = GAP_LOWEST_S * 10.0 ** (np.arange(bins + 1) / GAP_BINS_PER_DECADE)
     totals = record.totals[0]
     seconds["itl_s"] = histogram_statistics(
-        record.gap_counts, edges, float(totals["gap_sum_s"]), float(totals["gap_max_s"])
+        record.gap_counts, gap_edges(), float(totals["gap_sum_s"]), float(totals["gap_max_s"])
     )
     for word in ("tpot_s", "e2e_s"):
         seconds[word] = statistics(finished[word].to_numpy(np.float64))

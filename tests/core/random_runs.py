@@ -21,7 +21,7 @@ def settings(draw: st.DrawFn) -> Settings:
     asynchronous = not static and draw(st.booleans())
     max_model_len = draw(st.sampled_from([40, 100, 257]))
     chunked = draw(st.sampled_from([True, True, True, False]))
-    budget = draw(st.integers(1, 80)) if chunked else max_model_len + draw(st.integers(0, 40))
+    budget = draw(st.integers(3, 80)) if chunked else max_model_len + draw(st.integers(0, 40))
     groups: tuple[CacheGroup, ...] = (CacheGroup(),)
     swap = paged and not asynchronous and draw(st.booleans())
     caching = paged and not static and draw(st.booleans())
@@ -59,12 +59,12 @@ def settings(draw: st.DrawFn) -> Settings:
 
 @st.composite
 def workloads(draw: st.DrawFn, several: bool) -> Workload:
-    """Up to 25 requests in bursts; prompts share prefixes, later ones continue former ones' outputs."""
-    count = draw(st.integers(1, 25))
+    """Up to 14 requests in bursts; prompts share prefixes, later ones continue former ones' outputs."""
+    count = draw(st.integers(1, 14))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     gaps = rng.choice([0.0, 0.0, 1.0, 3.0, 40.0], count)
-    prompt = rng.integers(1, 60, count)
-    output = rng.integers(1, 40, count)
+    prompt = rng.integers(1, 50, count)
+    output = rng.integers(1, 30, count)
     pieces, pointer = [], [0]
     for r in range(count):
         if rng.random() < 0.6:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,10 @@ from kvplan.timing import constant
 from tests.core.random_runs import STEPS_BOUND, deployments, state
 
 RUNS = settings(
-    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=int(os.environ.get("KVPLAN_TEST_EXAMPLES", "1000")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -24,9 +28,9 @@ def finish(replica: Replica, until: float = np.inf) -> None:
 
 
 @RUNS
-@given(deployments(), st.sampled_from([1, 3, 5, 7]))
+@given(deployments(), st.sampled_from([1, 5, 11, 23]))
 def test_the_state_is_sound_after_every_step(deployment: tuple[Settings, Workload], every: int) -> None:
-    """Checked after every step, or every third, fifth or seventh, so that more examples fit the time."""
+    """Checked after every step, or only now and then, so that more examples fit the time."""
     chosen, workload = deployment
     replica = Replica(chosen, workload)
     now, steps = 0.0, 0
@@ -57,9 +61,7 @@ def test_the_state_is_sound_after_every_step(deployment: tuple[Settings, Workloa
 
 @RUNS
 @given(deployments(), st.floats(0.0, 120.0))
-def test_skipping_a_stretch_leaves_what_single_steps_leave(
-    deployment: tuple[Settings, Workload], pause: float
-) -> None:
+def test_skipping_a_stretch_leaves_what_single_steps_leave(deployment: tuple[Settings, Workload], pause: float) -> None:
     """The same integers (lengths, tables, queues, physical ids, prefix map) and the clock to 1e-9, in the middle of
     a run and at its end."""
     chosen, workload = deployment

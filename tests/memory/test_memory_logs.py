@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvplan.catalog import load_gpu, load_model
 from kvplan.errors import InputError
@@ -261,3 +263,44 @@ def test_a_pool_larger_than_the_card_cannot_be() -> None:
     result = reconcile(llama_server(total_gib=24.0, num_gpu_blocks=40_000), load_model("llama-3.1-8b"))
     assert result.verdict == "cannot balance"
     assert "more than the GPU's 24.00 GiB" in result.findings[0]
+
+
+_COUNTS = st.none() | st.integers(1, 10**7)
+_GIB = st.none() | st.floats(-50, 500, allow_nan=False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(["llama-3.1-8b", "gemma-3-12b", "deepseek-v2-lite", "qwen3.5-27b"]),
+    counts=st.fixed_dictionaries(
+        dict.fromkeys(("num_gpu_blocks", "num_cpu_blocks", "kv_tokens", "max_model_len", "estimated_max_len"), _COUNTS)
+    ),
+    gib=st.fixed_dictionaries(
+        dict.fromkeys(("total_gib", "weights_gib", "activation_gib", "available_kv_gib", "needed_kv_gib"), _GIB)
+    ),
+    tp=st.sampled_from([None, 1, 2, 8]),
+    pp=st.sampled_from([None, 1, 2]),
+    block_size=st.sampled_from([None, 1, 16, 128, 784]),
+    utilization=st.none() | st.floats(0.1, 1.0),
+)
+def test_no_set_of_figures_breaks_the_reconciliation(
+    name: str,
+    counts: dict[str, Any],
+    gib: dict[str, Any],
+    tp: int | None,
+    pp: int | None,
+    block_size: int | None,
+    utilization: float | None,
+) -> None:
+    facts = ServerFacts(
+        **counts,
+        **gib,
+        tensor_parallel_size=tp,
+        pipeline_parallel_size=pp,
+        block_size=block_size,
+        gpu_memory_utilization=utilization,
+        version="0.19.0",
+    )
+    for model in (None, load_model(name)):
+        result = reconcile(facts, model, load_gpu("h100"))
+        assert result.verdict in ("agrees", "differs", "cannot balance", "nothing to check")
