@@ -15,7 +15,9 @@ from kvplan.core.state import (
     CONTIGUOUS,
     FOR_ADMISSION,
     FOR_STEP,
+    FULL,
     PAGED,
+    SHARED,
     STATE_SPACE,
     STATIC,
     Core,
@@ -31,8 +33,11 @@ def settle(core: Core, request: int) -> None:
 
 
 @inner
-def final_blocks(core: Core, request: int) -> int:
-    """Blocks that a request holds at its end when it shares nothing with others."""
+def final_blocks(core: Core, request: int, shared: int) -> int:
+    """Blocks that a request holds at its end when it shares nothing with others.
+
+    `shared` = 1: its sequences hold the full blocks of their prompt together, in groups that keep them.
+    """
     c = core.config[0]
     r = core.requests[request]
     final = min(paged.final_tokens(core, request) + c.speculative_tokens, c.max_model_len)
@@ -45,8 +50,8 @@ def final_blocks(core: Core, request: int) -> int:
         if g.kind == STATE_SPACE:
             each = np.int64(1)
         total += each * r.sequences
-    if r.sequences > 1:  # the full blocks of the prompt are held once
-        total -= (r.sequences - 1) * (np.int64(r.prompt) // c.block_size) * len(core.groups)
+        if shared == 1 and g.kind == FULL:
+            total -= (r.sequences - 1) * (np.int64(r.prompt) // c.block_size)
     return total
 
 
@@ -56,7 +61,7 @@ def fits_alone(core: Core, request: int) -> bool:
     c = core.config[0]
     r = core.requests[request]
     if c.layout == PAGED:
-        return final_blocks(core, request) <= c.usable_blocks
+        return final_blocks(core, request, SHARED) <= c.usable_blocks
     wanted = extents.reservation(core, request, paged.final_tokens(core, request))
     return r.sequences * extents.extent_size(core, wanted) <= c.total_slots
 
@@ -69,7 +74,7 @@ def can_admit(core: Core, request: int, known: int, hits: int, anything_schedule
     if c.layout == CONTIGUOUS:
         return True
     if c.admission == ADMIT_GUARANTEED_NO_EVICT:
-        return s.committed_blocks + final_blocks(core, request) <= c.usable_blocks
+        return s.committed_blocks + final_blocks(core, request, SHARED) <= c.usable_blocks
     if c.reserve_full_isl == 0 or c.admission != 0:
         return True
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)

@@ -28,12 +28,14 @@ from kvplan.core.state import (
     REFUSED,
     RUNNING,
     STATIC,
+    SHARED,
     SWAP,
     TAIL,
     TOO_BIG,
     TOO_LONG,
     TOO_MANY_SEQUENCES,
     TOO_MANY_TOKENS,
+    UNSHARED,
     Core,
 )
 
@@ -119,12 +121,14 @@ def preempt(core: Core, request: int) -> None:
     s = core.scalars[0]
     r = core.requests[request]
     s.running_sequences -= r.sequences
-    s.committed_blocks -= cache.final_blocks(core, request)
+    s.committed_blocks -= cache.final_blocks(core, request, SHARED)
     core.preempted[s.num_preempted] = request
     s.num_preempted += 1
     s.preemptions += 1
     r.preemptions += 1
-    if c.preemption == SWAP and c.layout == PAGED and swap.swap_out(core, request):
+    # Sharing ends with the move, so a request whose sequences would not fit apart is computed again instead.
+    movable = c.preemption == SWAP and cache.final_blocks(core, request, UNSHARED) <= c.usable_blocks
+    if movable and swap.swap_out(core, request):
         core.rows_free[s.num_rows_free] = r.row
         s.num_rows_free += 1
         r.row = -1
@@ -151,14 +155,22 @@ def unplan(core: Core, request: int) -> int:
 
 @inner
 def victim(core: Core) -> int:
-    """Place in the running list of the request to preempt: the last admitted, or the least urgent."""
+    """Place in the running list of the request to preempt: the last admitted, or the least urgent.
+
+    Members of a static batch that are done keep their memory until the batch ends; they are no victims.
+    """
     s = core.scalars[0]
-    last = s.num_running - 1
+    worst = s.num_running - 1
+    while core.requests[core.running[worst]].status != RUNNING:
+        worst -= 1
     if core.config[0].policy != PRIORITY:
-        return last
-    worst = np.int64(0)
-    for i in range(1, s.num_running):
-        if queue.before(core, np.int64(core.running[worst]), np.int64(core.running[i])):
+        return worst
+    for i in range(worst - 1, -1, -1):
+        a, b = core.requests[core.running[i]], core.requests[core.running[worst]]
+        if a.status != RUNNING:
+            continue
+        # Of equals the first in the list goes, as Python's max() has it.
+        if a.priority > b.priority or (a.priority == b.priority and a.arrival_s >= b.arrival_s):
             worst = i
     return worst
 
@@ -262,7 +274,7 @@ def plan_waiting(core: Core, budget: int) -> None:
         r.computed = computed
         s.scratch_request = -1
         s.running_sequences += r.sequences
-        s.committed_blocks += cache.final_blocks(core, request)
+        s.committed_blocks += cache.final_blocks(core, request, SHARED)
         core.running[s.num_running] = request
         s.num_running += 1
         enter(core, request, tokens, np.int64(0), np.int64(1) if r.preemptions == 0 else np.int64(2))
@@ -287,8 +299,10 @@ def plan(core: Core, now: float) -> int:
     s.head_blocked = 0
     s.planned_tokens = 0
     arrive(core, now)
-    if c.batching == STATIC and s.num_running == 0:
-        s.batch_open = 1
+    if c.batching == STATIC:
+        compact(core)  # the last live member may have been preempted
+        if s.num_running == 0:
+            s.batch_open = 1
     budget = plan_running(core, c.max_num_batched_tokens)
     if s.num_preempted == 0 and (c.batching != STATIC or s.batch_open == 1):
         members = s.num_running
@@ -370,7 +384,7 @@ def finish(core: Core, request: int, now: float) -> None:
 def leave(core: Core, request: int) -> None:
     s = core.scalars[0]
     s.running_sequences -= core.requests[request].sequences
-    s.committed_blocks -= cache.final_blocks(core, request)
+    s.committed_blocks -= cache.final_blocks(core, request, SHARED)
     cache.release(core, request)
     s.layout_dirty = 1
 
