@@ -71,7 +71,8 @@ def decode_variant(
     **options: Any,
 ) -> Variant:
     cache = cache or dtype
-    name = f"{'paged' if paged else 'contiguous'} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
+    kind = "paged" if paged else "contiguous"
+    name = f"{kind} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
     name += f" B{block}" * paged + f" k{k}" * (k > 1) + " rows" * rows
     name += "".join(f" {key}" for key in options if key != "num_splits") + " unsplit" * (
         "num_splits" in options
@@ -242,7 +243,8 @@ def jobs(chosen: list[int]) -> list[Job]:
     for index in chosen:
         for name, target in AOT_TARGETS.items():
             for place, launch in enumerate(variants()[index].launches(target)):
-                key = f"{name} {launch.kernel.__name__} {launch.num_warps} {launch.num_stages} {aot.signature(launch)}"
+                built = (launch.kernel.__name__, launch.num_warps, launch.num_stages, aot.signature(launch))
+                key = f"{name} {built}"
                 found.setdefault(key, Job(index, name, place))
     return list(found.values())
 
