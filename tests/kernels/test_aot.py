@@ -55,6 +55,6 @@ def test_the_paged_tile_costs_no_shared_memory_over_the_contiguous_one(rows):
 def test_cpu_tensors_without_the_interpreter_are_refused_in_words():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = str(SCRIPT.parents[1] / "kernels")
-    script = "import torch, kvplan_kernels as k; p = torch.zeros(1, 2, 16); k.copy_blocks(p, torch.zeros(1, 2).long())"
+    script = "import torch as t, kvplan_kernels as k; k.copy_blocks(t.zeros(1, 2, 16), t.zeros(1, 2).long())"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert "source: must lie on a GPU; for a CPU set TRITON_INTERPRET=1" in done.stderr
