@@ -164,6 +164,21 @@ def victim(core: Core) -> int:
 
 
 @inner
+def done_member(core: Core) -> int:
+    """Place in the running list of the last member of a static batch that is done, or -1.
+
+    It waits for the others with its memory; where one of those needs it, it leaves, before anybody is preempted.
+    """
+    s = core.scalars[0]
+    if core.config[0].batching != STATIC:
+        return np.int64(-1)
+    for i in range(s.num_running - 1, -1, -1):
+        if core.requests[core.running[i]].status == FINISHED:
+            return np.int64(i)
+    return np.int64(-1)
+
+
+@inner
 def take_off(core: Core, place: int) -> None:
     """Closes the gap at `place` of the running list."""
     s = core.scalars[0]
@@ -196,6 +211,13 @@ def plan_running(core: Core, budget: int) -> int:
         target = min(r.computed + tokens + c.lookahead_tokens, c.max_model_len)
         survived = True
         while not cache.grow(core, request, target, np.int64(r.computed) - r.flying):
+            done = done_member(core)
+            if done >= 0:
+                leave(core, np.int64(core.running[done]))
+                take_off(core, done)
+                if done < place:
+                    place -= 1
+                continue
             where = victim(core)
             other = np.int64(core.running[where])
             take_off(core, where)

@@ -16,7 +16,10 @@ from kvplan.timing import constant
 from tests.core.random_runs import STEPS_BOUND, deployments, state
 
 RUNS = settings(
-    max_examples=int(os.environ.get("KVPLAN_TEST_EXAMPLES", "1000")), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=int(os.environ.get("KVPLAN_TEST_EXAMPLES", "1000")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
