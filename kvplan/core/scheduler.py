@@ -132,6 +132,7 @@ def preempt(core: Core, request: int) -> None:
     else:
         r.computed = 0
         cache.release(core, request)
+    paged.cancel_copies(core, request)
     queue.push(core, request, HEAD)
 
 
@@ -200,6 +201,9 @@ def plan_running(core: Core, budget: int) -> int:
             r.promised > 0 and r.computed + 2 - r.promised >= np.int64(r.prompt) + np.int64(r.output)
         ):
             place += 1  # a member of a static batch that is done, or (async) its last token is under way
+            continue
+        if r.sequences > 1 and r.flying > 0:
+            place += 1  # async: which tables its sequences will have is known once the step in flight is in
             continue
         drafts = drafts_of(core, request)
         sequences = paged.tables_of(core, request)
@@ -296,7 +300,8 @@ def plan(core: Core, now: float) -> int:
     """Decides one step at time `now`. Returns how many requests run in it; 0 leaves nothing to execute.
 
     Afterwards `planned`, `copies`, `swapped_out`, `swapped_in` and `preempted` describe the step until the next
-    plan. Copies come first (in order), then swaps out, swaps in, then the rows.
+    plan. Swaps out come first, then copies, swaps in, and the rows. Within each the order does not matter: no block
+    is the source of one copy and the target of another.
     """
     c = core.config[0]
     s = core.scalars[0]

@@ -109,7 +109,7 @@ class Shadow:
     # A step.
 
     def execute(self) -> None:
-        """Copies, swaps out, swaps in, then every row: all of them write, then all read, as in one layer."""
+        """Swaps out, copies, swaps in, then every row: all of them write, then all read, as in one layer."""
         core, s = self.core, self.core.scalars[0]
         if self.paged:
             self._move()
@@ -148,10 +148,12 @@ class Shadow:
     def _move(self) -> None:
         core, s, size = self.core, self.core.scalars[0], self.chosen.block_size
         pool, host = self.slots.reshape(-1, size), self.host.reshape(-1, size)
-        for source, target in core.copies[: s["num_copies"]]:
-            pool[target] = pool[source]
         for block, place in core.swapped_out[: s["num_swapped_out"]]:
             host[place] = pool[block]
+        copies = core.copies[: s["num_copies"]]
+        assert not set(copies[:, 0]) & set(copies[:, 1]), f"the order of the copies matters: {copies}"
+        assert len(set(copies[:, 1])) == len(copies), f"two copies into one block: {copies}"
+        pool[copies[:, 1]] = pool[copies[:, 0]]
         for place, block in core.swapped_in[: s["num_swapped_in"]]:
             pool[block] = host[place]
 
