@@ -7,13 +7,14 @@ PIP    := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --con
 PINS   := pyproject.toml constraints.txt
 RESULTS ?= results/azure-conversation
 
-.PHONY: demo test check bench readme clean help
+.PHONY: demo test check bench studies readme clean help
 
 help:
 	@echo "make demo    simulate a real trace's shape under paged and contiguous KV caches (no torch, no GPU)"
 	@echo "make test    all tests"
 	@echo "make check   format, lint, types, import directions, README tables"
 	@echo "make bench   measure, and write benchmarks/results/*.json"
+	@echo "make studies remake the published studies in reports/"
 	@echo "make readme  rewrite README.md's tables and picture from what was measured"
 
 demo: $(VENV)/.base
@@ -32,6 +33,9 @@ check: $(VENV)/.check
 bench: $(VENV)/.test
 	@for script in benchmarks/[a-z]*.py; do [ -e "$$script" ] || continue; echo "== $$script"; $(PY) $$script || exit 1; done
 	$(PY) scripts/readme_tables.py
+
+studies: $(VENV)/.base
+	$(PY) reports/remake.py
 
 readme: $(VENV)/.base
 	$(PY) scripts/readme_tables.py

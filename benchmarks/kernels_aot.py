@@ -4,8 +4,9 @@
     python benchmarks/kernels_aot.py --json rows.json     and as JSON
     python benchmarks/kernels_aot.py --only decode fp8    variants whose name holds all of these words
 
-Needs no GPU: the launchers are given tensors on torch's ``meta`` device and the target they would find, and what they
-chose is compiled. Exits 1 when a variant spills registers or lacks its matrix instructions or wide loads.
+Needs no GPU: the launchers are given tensors on torch's ``meta`` device and the target they would find, and
+what they chose is compiled. Exits 1 when a variant spills registers or lacks its matrix instructions or wide
+loads.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ SEQS, CONTEXT = 8, 8192
 
 @dataclass(frozen=True)
 class Variant:
-    """A shape some launcher is given. ``launches(target)`` is what it would launch there; all of it is compiled."""
+    """A shape some launcher is given. ``launches(target)`` is what it would launch there; all of it is
+    compiled."""
 
     name: str
     launches: Callable[[Target], list[Launch]]
     matrix: bool = True
-    """Whether the tile allows matrix instructions: fp32 beyond head_dim 128 has none on NVIDIA, moves have none."""
+    """Whether the tile allows matrix instructions: fp32 beyond head_dim 128 has none on NVIDIA, moves have
+    none."""
     wide: bool = True
     """Whether the data is moved 16 bytes a thread at a time."""
 
@@ -57,9 +60,16 @@ def scales(heads: int, cache: torch.dtype) -> dict[str, torch.Tensor | None]:
 
 
 def decode_variant(
-    heads: tuple[int, int] = (32, 8), dim: int = 128, dtype: torch.dtype = BF16, cache: torch.dtype | None = None,
-    block: int = 16, paged: bool = True, rows: bool = False, k: int = 1, **options: Any,
-) -> Variant:  # fmt: skip
+    heads: tuple[int, int] = (32, 8),
+    dim: int = 128,
+    dtype: torch.dtype = BF16,
+    cache: torch.dtype | None = None,
+    block: int = 16,
+    paged: bool = True,
+    rows: bool = False,
+    k: int = 1,
+    **options: Any,
+) -> Variant:
     cache = cache or dtype
     name = f"{'paged' if paged else 'contiguous'} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
     name += f" B{block}" * paged + f" k{k}" * (k > 1) + " rows" * rows
@@ -80,9 +90,13 @@ def decode_variant(
 
 
 def prefill_variant(
-    heads: tuple[int, int] = (32, 8), dim: int = 128, dtype: torch.dtype = BF16, cache: torch.dtype | None = None,
-    block: int = 16, **options: Any,
-) -> Variant:  # fmt: skip
+    heads: tuple[int, int] = (32, 8),
+    dim: int = 128,
+    dtype: torch.dtype = BF16,
+    cache: torch.dtype | None = None,
+    block: int = 16,
+    **options: Any,
+) -> Variant:
     cache = cache or dtype
     name = f"prefill {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]} B{block}"
     name += "".join(f" {key}" for key in options)
@@ -108,9 +122,16 @@ def mla_variant(
     def launches(target: Target) -> list[Launch]:
         q = empty(SEQS * k, heads, latent + rope, dtype=dtype)
         return mla.mla_launches(
-            q, empty(4096, block, latent + rope, dtype=dtype), empty(SEQS, CONTEXT // block), empty(SEQS),
-            empty(SEQS * k, heads, latent, dtype=dtype), latent=latent, scale=0.1, query_tokens=k, target=target,
-        )  # fmt: skip
+            q,
+            empty(4096, block, latent + rope, dtype=dtype),
+            empty(SEQS, CONTEXT // block),
+            empty(SEQS),
+            empty(SEQS * k, heads, latent, dtype=dtype),
+            latent=latent,
+            scale=0.1,
+            query_tokens=k,
+            target=target,
+        )
 
     name = f"latent decode {heads}q {latent}+{rope} {SHORT[dtype]} B{block}" + f" k{k}" * (k > 1)
     return Variant(name, launches, matrix=dtype != FP32)
@@ -132,7 +153,8 @@ def move_variants() -> Iterator[Variant]:
 
 
 def variants() -> list[Variant]:
-    """Every tile that a launcher chooses by shape and dtype, and every compile-time feature, at least once each."""
+    """Every tile that a launcher chooses by shape and dtype, and every compile-time feature, at least once
+    each."""
     return [
         *(decode_variant(block=block) for block in (1, 16, 48, 256)),
         decode_variant(paged=False),
@@ -229,7 +251,17 @@ def compile_job(job: Job) -> dict[str, Any]:
     return row
 
 
-COLUMNS = ("registers", "spilled", "shared_bytes", "programs_per_sm", "occupancy", "async_copies", "wide_loads", "matrix_ops", "instructions")  # fmt: skip
+COLUMNS = (
+    "registers",
+    "spilled",
+    "shared_bytes",
+    "programs_per_sm",
+    "occupancy",
+    "async_copies",
+    "wide_loads",
+    "matrix_ops",
+    "instructions",
+)
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -1,4 +1,5 @@
-"""What a launcher must know of the device to choose a tile: its instruction set, its width, its shared memory."""
+"""What a launcher must know of the device to choose a tile: its instruction set, its width, its shared
+memory."""
 
 from __future__ import annotations
 

@@ -418,9 +418,7 @@ def commit(core: Core, entries: np.ndarray, count: int, now: float) -> None:
         r.flying -= entry.tokens
         if entry.samples == 0:
             if r.sequences > 1 and r.forked == 0 and r.status == RUNNING and r.computed >= r.prompt:
-                part(
-                    core, request
-                )  # recomputed after a preemption: the outputs are known, the tables part again
+                part(core, request)  # recomputed after a preemption: the outputs are known, the tables part again
             continue
         r.promised -= 1
         taken = np.int64(0)

@@ -38,6 +38,7 @@ def run_summary(
     replica: Replica,
     requests: pd.DataFrame,
     wall_s: float,
+    warnings: list[str],
 ) -> dict[str, Any]:
     """One entry of ``runs``."""
     record = replica.record
@@ -91,7 +92,7 @@ def run_summary(
             "wall_s": wall_s,
             "requests_per_wall_s": _ratio(len(requests), wall_s),
         },
-        "notes": list(deployment.notes),
+        "notes": [*deployment.notes, *warnings],
     }
 
 

@@ -66,12 +66,17 @@ def sureness(summary: Parts, diagnosis: Parts | None) -> list[Markup]:
     kind, timing = timing_of(at(diagnosis, "timing") or at(summary, "scenario.timing"))
     lines = [Markup("Memory and scheduling: replayed step by step under the engine's own rules.")]
     if kind == "roofline":
-        lines.append(Markup("Step times: a roofline from model shape and GPU facts. Not calibrated on this machine."))
+        lines.append(
+            Markup(
+                "Step times: a roofline from model shape and GPU facts. Not calibrated on this machine; "
+                "its coefficients are under Inputs."
+            )
+        )
     elif kind == "profile":
         lines.append(Markup("Step times: a measured profile, <bdi>{}</bdi>.").format(plain(timing, 120)))
     elif kind == "constant":
         lines.append(Markup("Step times: a constant. Latencies and rates below mean no more than that constant does."))
-    error = at(diagnosis, "timing_error") or at(summary, "timing_error")
+    error = at(diagnosis, "timing_error") or at(summary, "runs.0.timing.error")
     if is_number(error):
         lines.append(Markup("Its error against measurement: {}.").format(percent(error)))
     elif isinstance(error, Mapping):

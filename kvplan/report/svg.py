@@ -111,6 +111,17 @@ def nice_top(value: float) -> float:
     return next(step * scale for step in (1, 1.5, 2, 3, 5, 8, 10) if step * scale >= value * (1 - 1e-9))
 
 
+def apart(heights: Sequence[float], lowest: float, space: float = 14.0) -> list[float]:
+    """The heights, ascending, moved so far that labels do not touch: down first, then up from ``lowest``."""
+    placed: list[float] = []
+    for height in sorted(heights):
+        placed.append(max(height, placed[-1] + space) if placed else height)
+    for place in range(len(placed) - 1, -1, -1):
+        below = placed[place + 1] - space if place + 1 < len(placed) else lowest
+        placed[place] = min(placed[place], below)
+    return placed
+
+
 def panels(title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: str, notes: Sequence[str] = ()) -> str:
     """Charts one under the other over the same labels; every line is named at its right end."""
     left, right, high, gap, top = 66.0, WIDTH - 150.0, 130.0, 52.0, 74.0
@@ -144,7 +155,7 @@ def panels(title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: 
             body.append(
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y0}" y2="{y0 + high}" stroke="{INK}" stroke-dasharray="2 3"/>'
             )
-        ends: list[float] = []
+        ends: list[tuple[float, str, str]] = []
         for order, (name, values) in enumerate(chart.series):
             points = [(left + place * step, height(value)) for place, value in enumerate(values) if value is not None]
             if not points:
@@ -155,11 +166,9 @@ def panels(title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: 
                 f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
             )
             body += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
-            end = points[-1][1]
-            while any(abs(end - other) < 14 for other in ends):
-                end += 14
-            ends.append(end)
-            body.append(text(right + 10, end + 4, plain(name, 22), size=12.5, fill=colour))
+            ends.append((points[-1][1], name, colour))
+        for y, (_, name, colour) in zip(apart([end[0] for end in ends], y0 + high), sorted(ends), strict=True):
+            body.append(text(right + 10, y + 4, plain(name, 22), size=12.5, fill=colour))
         if number == len(charts) - 1:
             for place, label in enumerate(labels):
                 body.append(text(left + place * step, y0 + high + 18, label, size=12, fill=MUTED, anchor="middle"))
@@ -168,3 +177,36 @@ def panels(title: str, labels: Sequence[str], charts: Sequence[Panel], x_title: 
     body += [text(24, y + 18 * place, note, fill=MUTED) for place, note in enumerate(notes)]
     said = "; ".join(chart.title for chart in charts) + f", over {x_title}: {', '.join(labels)}"
     return document(y + 18 * len(notes), title, said, body)
+
+
+def bar_columns(
+    title: str, labels: Sequence[str], columns: Sequence[tuple[str, Sequence[float | None]]], notes: Sequence[str] = ()
+) -> str:
+    """A row a label, a column of bars a figure; a gap where the label's part before the first comma changes."""
+    left, top, step, thick, gap = 232.0, 76.0, 25.0, 15.0, 14.0
+    width = (WIDTH - left - 24) / len(columns)
+    body = [text(24, 32, title, size=17)]
+    tops = [max((value for value in values if value is not None), default=1.0) or 1.0 for _, values in columns]
+    body += [text(left + width * place, 60, name, fill=MUTED) for place, (name, _) in enumerate(columns)]
+    y, group = top, labels[0].partition(",")[0] if labels else ""
+    for row, label in enumerate(labels):
+        head = label.partition(",")[0]
+        if head != group:
+            y, group = y + gap, head
+        body.append(text(left - 12, y + 12, plain(label, 34), size=12.5, anchor="end"))
+        for place, (_, values) in enumerate(columns):
+            value = values[row]
+            if value is None:
+                continue
+            length = value / tops[place] * (width - 84)
+            x = left + width * place
+            body.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(length, 1):.1f}" height="{thick:g}" rx="1.5" '
+                f'fill="{LINE_COLOURS[0]}"/>'
+            )
+            shown = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+            body.append(text(x + max(length, 1) + 6, y + 12, shown, size=12))
+        y += step
+    body += [text(24, y + 16 + 18 * place, note, fill=MUTED) for place, note in enumerate(notes)]
+    said = "; ".join(name for name, _ in columns) + f" of {', '.join(labels)}"
+    return document(y + 12 + 18 * len(notes), title, said, body)

@@ -61,9 +61,7 @@ def test_the_state_is_sound_after_every_step(deployment: tuple[Settings, Workloa
 
 @RUNS
 @given(deployments(), st.floats(0.0, 120.0))
-def test_skipping_a_stretch_leaves_what_single_steps_leave(
-    deployment: tuple[Settings, Workload], pause: float
-) -> None:
+def test_skipping_a_stretch_leaves_what_single_steps_leave(deployment: tuple[Settings, Workload], pause: float) -> None:
     """The same integers (lengths, tables, queues, physical ids, prefix map) and the clock to 1e-9, in the middle of
     a run and at its end."""
     chosen, workload = deployment

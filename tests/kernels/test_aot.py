@@ -41,7 +41,8 @@ def test_every_kernel_is_compiled_for_every_architecture(rows):
 
 @pytest.mark.slow
 def test_the_paged_tile_costs_no_shared_memory_over_the_contiguous_one(rows):
-    """The block table is pipelined in a few hundred bytes, so the indirection takes no program off a multiprocessor."""
+    """The block table is pipelined in a few hundred bytes, so the indirection takes no program off a
+    multiprocessor."""
     hopper = {row["variant"]: row for row in rows if row["target"] == "sm_90" and row["kernel"] == "decode_kernel"}
     paged = hopper["paged decode 32q8kv d128 bf16/bf16 B16"]
     contiguous = hopper["contiguous decode 32q8kv d128 bf16/bf16"]

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """How fast files are read; the limits are issue 9's, taken as the best of a few runs since machines are shared."""
 
 from __future__ import annotations
@@ -39,4 +38,4 @@ def test_one_million_rows_in_2_s(tmp_path):
             for n in range(1_000_000)
             if (s := n // 12) >= 0
         )
-    assert best_of(2, path) < 2
+    assert best_of(3, path) < 2
