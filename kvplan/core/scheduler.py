@@ -28,14 +28,12 @@ from kvplan.core.state import (
     REFUSED,
     RUNNING,
     STATIC,
-    SHARED,
     SWAP,
     TAIL,
     TOO_BIG,
     TOO_LONG,
     TOO_MANY_SEQUENCES,
     TOO_MANY_TOKENS,
-    UNSHARED,
     Core,
 )
 
@@ -121,14 +119,12 @@ def preempt(core: Core, request: int) -> None:
     s = core.scalars[0]
     r = core.requests[request]
     s.running_sequences -= r.sequences
-    s.committed_blocks -= cache.final_blocks(core, request, SHARED)
+    s.committed_blocks -= cache.final_blocks(core, request)
     core.preempted[s.num_preempted] = request
     s.num_preempted += 1
     s.preemptions += 1
     r.preemptions += 1
-    # Sharing ends with the move, so a request whose sequences would not fit apart is computed again instead.
-    movable = c.preemption == SWAP and cache.final_blocks(core, request, UNSHARED) <= c.usable_blocks
-    if movable and swap.swap_out(core, request):
+    if c.preemption == SWAP and c.layout == PAGED and swap.swap_out(core, request):
         core.rows_free[s.num_rows_free] = r.row
         s.num_rows_free += 1
         r.row = -1
@@ -136,6 +132,7 @@ def preempt(core: Core, request: int) -> None:
     else:
         r.computed = 0
         cache.release(core, request)
+    paged.cancel_copies(core, request)
     queue.push(core, request, HEAD)
 
 
@@ -176,6 +173,21 @@ def victim(core: Core) -> int:
 
 
 @inner
+def done_member(core: Core) -> int:
+    """Place in the running list of the last member of a static batch that is done, or -1.
+
+    It waits for the others with its memory; where one of those needs it, it leaves, before anybody is preempted.
+    """
+    s = core.scalars[0]
+    if core.config[0].batching != STATIC:
+        return np.int64(-1)
+    for i in range(s.num_running - 1, -1, -1):
+        if core.requests[core.running[i]].status == FINISHED:
+            return np.int64(i)
+    return np.int64(-1)
+
+
+@inner
 def take_off(core: Core, place: int) -> None:
     """Closes the gap at `place` of the running list."""
     s = core.scalars[0]
@@ -198,6 +210,9 @@ def plan_running(core: Core, budget: int) -> int:
         ):
             place += 1  # a member of a static batch that is done, or (async) its last token is under way
             continue
+        if r.sequences > 1 and r.flying > 0:
+            place += 1  # async: which tables its sequences will have is known once the step in flight is in
+            continue
         drafts = drafts_of(core, request)
         sequences = paged.tables_of(core, request)
         tokens = capped(core, wanted_tokens(core, request, np.int64(r.computed)) + drafts)
@@ -208,6 +223,13 @@ def plan_running(core: Core, budget: int) -> int:
         target = min(r.computed + tokens + c.lookahead_tokens, c.max_model_len)
         survived = True
         while not cache.grow(core, request, target, np.int64(r.computed) - r.flying):
+            done = done_member(core)
+            if done >= 0:
+                leave(core, np.int64(core.running[done]))
+                take_off(core, done)
+                if done < place:
+                    place -= 1
+                continue
             where = victim(core)
             other = np.int64(core.running[where])
             take_off(core, where)
@@ -274,7 +296,7 @@ def plan_waiting(core: Core, budget: int) -> None:
         r.computed = computed
         s.scratch_request = -1
         s.running_sequences += r.sequences
-        s.committed_blocks += cache.final_blocks(core, request, SHARED)
+        s.committed_blocks += cache.final_blocks(core, request)
         core.running[s.num_running] = request
         s.num_running += 1
         enter(core, request, tokens, np.int64(0), np.int64(1) if r.preemptions == 0 else np.int64(2))
@@ -286,7 +308,8 @@ def plan(core: Core, now: float) -> int:
     """Decides one step at time `now`. Returns how many requests run in it; 0 leaves nothing to execute.
 
     Afterwards `planned`, `copies`, `swapped_out`, `swapped_in` and `preempted` describe the step until the next
-    plan. Copies come first (in order), then swaps out, swaps in, then the rows.
+    plan. Swaps out come first, then copies, swaps in, and the rows. Within each the order does not matter: no block
+    is the source of one copy and the target of another.
     """
     c = core.config[0]
     s = core.scalars[0]
@@ -384,7 +407,7 @@ def finish(core: Core, request: int, now: float) -> None:
 def leave(core: Core, request: int) -> None:
     s = core.scalars[0]
     s.running_sequences -= core.requests[request].sequences
-    s.committed_blocks -= cache.final_blocks(core, request, SHARED)
+    s.committed_blocks -= cache.final_blocks(core, request)
     cache.release(core, request)
     s.layout_dirty = 1
 

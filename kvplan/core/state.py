@@ -23,8 +23,6 @@ from kvplan.core.handle import Handle
 HEAD, TAIL = (np.int64(i) for i in range(2))
 # What blocks are counted for.
 FOR_STEP, FOR_ADMISSION = (np.int64(i) for i in range(2))
-# Whether the sequences of a request hold their prompt together.
-UNSHARED, SHARED = (np.int64(i) for i in range(2))
 # What a request is doing.
 PENDING, WAITING, RUNNING, FINISHED, REFUSED = (np.int64(i) for i in range(5))
 
