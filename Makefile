@@ -30,8 +30,10 @@ check: $(VENV)/.check
 	$(VENV)/bin/lint-imports
 	$(PY) scripts/readme_tables.py --check
 
+BENCHMARKS ?= accuracy simulate_speed read_and_report_speed
+
 bench: $(VENV)/.test
-	@for script in benchmarks/[a-z]*.py; do [ -e "$$script" ] || continue; echo "== $$script"; $(PY) $$script || exit 1; done
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) scripts/readme_tables.py
 
 studies: $(VENV)/.base
