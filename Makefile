@@ -6,6 +6,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 PINS   := pyproject.toml constraints.txt
 RESULTS ?= results/azure-conversation
+PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
 .PHONY: demo test check bench studies readme clean help
 

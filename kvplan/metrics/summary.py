@@ -83,6 +83,7 @@ def run_summary(
                 {"name": term.name, "value": term.value, "unit": term.unit, "source": term.source}
                 for term in deployment.timing.terms
             ],
+            "error": dict(deployment.timing.errors) or None,
         },
         "span_s": span,
         "busy_s": float(record.timeline["busy_s"].sum()),
