@@ -129,7 +129,7 @@ def _one_run(
     facts = executed.facts(engine)
     measured = replace(deployment, timing=_executed_times(facts))
     requests = requests_table(name, executed.replica.core, trace)
-    summary = run_summary(name, run, measured, executed.replica, requests, wall_s)
+    summary = run_summary(name, run, measured, executed.replica, requests, wall_s, [])
     tables = (
         requests,
         timeline_table(name, executed.replica.record, deployment.settings.total_slots),
