@@ -281,6 +281,15 @@ def spec_length(core: Core, spec: int, limit: int) -> int:
     first = np.int64(0)
     if g.kind == CHUNKED_LOCAL:
         first = (limit * size // g.window) * g.window // size
+    if g.kind == FULL and len(core.groups) == 1:
+        # The common case: what is found goes to the scratch row at once.
+        scratch = core.tables.shape[1] - 1
+        for column in range(limit):
+            block = lookup(core, group_key(chain[column], spec))
+            if block < 0:
+                return column
+            core.tables[spec, scratch, column] = block
+        return limit
     column = first
     while column < limit and spec_hit(core, spec, chain[column]):
         column += 1
@@ -314,6 +323,8 @@ def find_hits(core: Core, request: int) -> int:
                 hits = spec_length(core, group, hits)
         if hits == before:
             break
+    if len(core.groups) == 1 and core.groups[0].kind == FULL:
+        return hits
     for group in range(len(core.groups)):
         g = core.groups[group]
         skip = left_behind(core, group, hits * size) if g.kind != FULL else np.int64(0)

@@ -108,6 +108,9 @@ class Settings:
         for name in ("block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        for name in ("block_size", "max_num_seqs"):
+            if getattr(self, name) > state.MOST_IN_U2:
+                raise InputError(f"must be at most {state.MOST_IN_U2:,}", field=name, value=getattr(self, name))
         if self.paged and self.num_gpu_blocks < 2:
             raise InputError(
                 "the pool needs at least one block beside the null block",

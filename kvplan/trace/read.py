@@ -15,7 +15,8 @@ from kvplan.trace.detect import Kind, detect_kind
 from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
-from kvplan.trace.readers.csv import csv_header, read_csv
+from kvplan.trace.readers.csv import read_csv
+from kvplan.trace.readers.delimited import csv_header
 from kvplan.trace.readers.engine_log import read_engine_log
 from kvplan.trace.readers.parquet import parquet_header, read_parquet
 from kvplan.trace.readers.prometheus import read_prometheus

@@ -121,5 +121,5 @@ def state(replica: Replica) -> dict[str, Any]:
         },
         "tables": tables,
         "blocks": core.blocks.tolist(),
-        "map": sorted(zip(core.map_key.tolist(), core.map_block.tolist(), strict=True))[-50:],
+        "heads": core.heads.tolist(),
     }

@@ -63,6 +63,24 @@ def test_refusing_shows_ten_lines_and_counts_all(written):
     assert "line 12" not in refused.value.hint
 
 
+def test_a_bad_row_deep_in_a_large_file_names_its_own_line(written):
+    lines = [f"{n},{n % 99 + 1},1" for n in range(300_000)]
+    lines[7], lines[250_000] = "7,x,1", '"250000,5,1'
+    trace = read_trace(written(HEADER + "\n".join(lines)), on_bad_row="report")
+    assert trace.origin.bad_row_examples[0].startswith("line 9: prompt")
+    # An open quote swallows what follows, as in any CSV reader, up to the largest cell that it takes.
+    assert trace.origin.bad_row_examples[1].startswith("line 250002:")
+    assert len(trace) >= 249_999
+    assert (trace.arrival_s[:249_999] == [n for n in range(250_000) if n != 7]).all()
+
+
+def test_quoted_cells_may_hold_separators_and_line_breaks(written):
+    text = 'arrival,prompt,output,comment\n0,5,1,"a, b"\n1,6,2,"two\nlines"\n2,x,3,""\n3,7,4,"c"\n'
+    trace = read_trace(written(text), on_bad_row="skip")
+    assert trace.prompt_tokens.tolist() == [5, 6, 7]
+    assert trace.origin.bad_row_examples == ("line 5: prompt: is not a number (got 'x')",)
+
+
 def test_broken_json_lines_are_rows_too(written):
     good = '{"timestamp": 0, "input_length": 5, "output_length": 1}'
     path = written(f"{good}\n{{broken\n[1]\n{good}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import PER_SECOND
-from kvplan.trace.readers.csv import csv_rows
+from kvplan.trace.readers.delimited import csv_rows
 from kvplan.trace.rows import number, tokens
 from kvplan.trace.source import Source
 
