@@ -90,7 +90,6 @@ class TorchExecutor:
         self._histories = histories
         self._moves = Moves(pool)
         self._open: list[_Sampled] = []
-        self._finished: list[int] = []
         self._mark = time.perf_counter()
         self.compute_s = 0.0
         self._keeps_logits = last_logits
@@ -115,7 +114,7 @@ class TorchExecutor:
         self._open.clear()
         for request in core.finished[: int(core.scalars["num_finished"][0])].tolist():
             self._histories.end(request)
-        self._moves.committed(core)
+            self._moves.forget(request)
 
     def waited(self) -> None:
         self._mark = time.perf_counter()

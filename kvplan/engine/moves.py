@@ -1,19 +1,15 @@
-"""What a plan moves before its rows run: copies on write, swaps, and under the contiguous layout the extents.
+"""What a plan moves before its rows run: swaps, copies on write, and under the contiguous layout the extents.
 
-Every move reads what stood in its source *before* the step. A plan may free a block (by swapping its owner out) and
-hand it out again as the destination of a copy, so blocks leave for the host first. One case needs care: a victim that
-had itself just been given a copy (the plan had reached it before preempting it) owns a block that nobody has written
-yet; what is to be swapped out then still stands in the copy's source.
+Blocks leave for the host first: a plan may free a block by swapping its owner out and hand it out again as the
+destination of a copy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from kvplan.core.state import PAGED, Core
-from kvplan.engine.pool import KvPool, Pairs
+from kvplan.engine.pool import KvPool
 
 
 @dataclass(frozen=True)
@@ -25,12 +21,11 @@ class _Placed:
 
 
 class Moves:
-    """The moves of one replica's plans. Remembers, between steps, what the plan will have changed."""
+    """The moves of one replica's plans. Remembers, between steps, where extents were."""
 
     def __init__(self, pool: KvPool) -> None:
         self._pool = pool
         self._placed: dict[int, _Placed] = {}
-        self._held: dict[int, frozenset[int]] = {}
         self.paged = True
 
     def run(self, core: Core) -> None:
@@ -40,40 +35,13 @@ class Moves:
             self._move_extents(core)
             return
         s = core.scalars[0]
-        copies: Pairs = core.copies[: int(s["num_copies"])]
-        if int(s["num_swapped_out"]):
-            out: Pairs = core.swapped_out[: int(s["num_swapped_out"])].copy()
-            if len(copies):
-                self._redirect(core, out, copies)
-            self._pool.swap_out(out)
-        if len(copies):
-            self._pool.copy(copies)
-        if int(s["num_swapped_in"]):
-            self._pool.swap_in(core.swapped_in[: int(s["num_swapped_in"])])
-
-    def committed(self, core: Core) -> None:
-        """Notes the blocks of requests that share among their sequences, where a later swap could need them."""
-        if len(core.host_next) <= 1 or int(core.config["stride"][0]) == 1:
-            return
-        self._held.clear()
-        for request in core.running[: int(core.scalars["num_running"][0])].tolist():
-            r = core.requests[request]
-            if r["forked"]:
-                rows = core.tables[:, r["row"] : r["row"] + r["sequences"], : r["blocks"]]
-                self._held[request] = frozenset(rows.ravel().tolist())
-
-    def _redirect(self, core: Core, out: Pairs, copies: Pairs) -> None:
-        """Lets a victim's blocks that were to be copies leave from the copies' sources."""
-        source = {destination: origin for origin, destination in copies.tolist()}
-        place = 0
-        for request in core.preempted[: int(core.scalars["num_preempted"][0])].tolist():
-            count = int(core.requests["swapped"][request])
-            held = self._held.get(request)
-            for pair in out[place : place + count] if held is not None else ():
-                block = int(pair[0])
-                if block in source and block not in (held or ()):
-                    pair[0] = source[block]
-            place += count
+        for count, pairs, move in (
+            ("num_swapped_out", core.swapped_out, self._pool.swap_out),
+            ("num_copies", core.copies, self._pool.copy),
+            ("num_swapped_in", core.swapped_in, self._pool.swap_in),
+        ):
+            if int(s[count]):
+                move(pairs[: int(s[count])])
 
     def _move_extents(self, core: Core) -> None:
         """Carries sequences over that the plan has moved to larger extents, and gives parted ones their prompt.
@@ -95,7 +63,7 @@ class Moves:
                     for new in starts[1:]:
                         self._pool.move_slots(starts[0], new, computed)
             self._placed[request] = _Placed(starts, parted)
-        finished = np.flatnonzero(core.requests["row"] < 0)
-        if len(self._placed) > 2 * len(core.running):
-            for request in finished.tolist():
-                self._placed.pop(request, None)
+
+    def forget(self, request: int) -> None:
+        """The request has finished."""
+        self._placed.pop(request, None)
