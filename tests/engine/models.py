@@ -13,6 +13,8 @@ from kvplan.catalog import load_model
 from kvplan.core.settings import CacheGroup
 from kvplan.engine.architecture import Architecture, architecture, config_of
 from kvplan.engine.weights import Weights, load_weights
+from kvplan.memory.groups import cache_groups
+from kvplan.memory.kv_dtype import kv_format
 
 VOCAB = 211
 _SIZES: dict[str, Any] = {
@@ -42,19 +44,30 @@ _MADE = {
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {"head_dim": 16}),
     "mistral": ("MistralConfig", {"head_dim": 8, "sliding_window": WINDOW}),
+    "hybrid": (
+        "Qwen3Config",
+        {
+            "head_dim": 8,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
 }
 KINDS = tuple(_MADE)
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """``theirs``: transformers' model. ``shape`` and ``weights``: ours. ``groups``: how its layers cache."""
+    """``theirs``: transformers' model. ``shape`` and ``weights``: ours. ``groups``: how its layers cache;
+    ``members``: which layers are in each."""
 
     theirs: Any
     folder: Path
     shape: Architecture
     weights: Weights
     groups: tuple[CacheGroup, ...]
+    members: tuple[tuple[int, ...], ...]
 
     @torch.inference_mode()
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -73,7 +86,9 @@ def make_pair(kind: str, folder: Path) -> Pair:
             if parameter_name.endswith("bias") or "norm" in parameter_name:
                 parameter += 0.3 * torch.randn_like(parameter)
     theirs.save_pretrained(folder)
-    shape = architecture(load_model(folder), config_of(folder))
-    window = shape.windows[0]
-    groups = (CacheGroup("sliding_window", window),) if window else (CacheGroup(),)
-    return Pair(theirs, folder, shape, load_weights(shape, folder, torch.device("cpu")), groups)
+    model = load_model(folder)
+    shape = architecture(model, config_of(folder))
+    planned = cache_groups(model, kv_format("auto", "float32"))
+    groups = tuple(CacheGroup(group.attention, group.window) for group in planned)
+    members = tuple(tuple(member.index for member in group.members) for group in planned)
+    return Pair(theirs, folder, shape, load_weights(shape, folder, torch.device("cpu")), groups, members)

@@ -15,6 +15,7 @@ from kvplan.core.settings import Settings
 
 TOLERANCE = 1e-4  # relative, fp32
 THREE = ("llama", "qwen3", "mistral")
+FOUR = (*THREE, "hybrid")
 
 ROOMY = Settings(
     block_size=16, num_gpu_blocks=200, max_model_len=256, max_num_seqs=8, max_num_batched_tokens=512, skip=False
