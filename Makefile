@@ -6,6 +6,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 PINS   := pyproject.toml constraints.txt
 RESULTS ?= results/azure-conversation
+PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
 .PHONY: demo test check bench studies readme clean help
 
@@ -30,8 +31,10 @@ check: $(VENV)/.check
 	$(VENV)/bin/lint-imports
 	$(PY) scripts/readme_tables.py --check
 
+BENCHMARKS ?= accuracy simulate_speed read_and_report_speed
+
 bench: $(VENV)/.test
-	@for script in benchmarks/[a-z]*.py; do [ -e "$$script" ] || continue; echo "== $$script"; $(PY) $$script || exit 1; done
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) scripts/readme_tables.py
 
 studies: $(VENV)/.base

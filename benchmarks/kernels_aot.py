@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +71,8 @@ def decode_variant(
     **options: Any,
 ) -> Variant:
     cache = cache or dtype
-    name = f"{'paged' if paged else 'contiguous'} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
+    kind = "paged" if paged else "contiguous"
+    name = f"{kind} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
     name += f" B{block}" * paged + f" k{k}" * (k > 1) + " rows" * rows
     name += "".join(f" {key}" for key in options if key != "num_splits") + " unsplit" * ("num_splits" in options)
 
@@ -230,13 +231,15 @@ class Job:
     launch: int
 
 
-def jobs(chosen: list[int]) -> list[Job]:
+def jobs(chosen: list[int], targets: Collection[str]) -> list[Job]:
     """Each distinct kernel of the chosen variants once: many share the one that joins splits."""
     found: dict[str, Job] = {}
     for index in chosen:
-        for name, target in AOT_TARGETS.items():
+        for name in targets:
+            target = AOT_TARGETS[name]
             for place, launch in enumerate(variants()[index].launches(target)):
-                key = f"{name} {launch.kernel.__name__} {launch.num_warps} {launch.num_stages} {aot.signature(launch)}"
+                built = (launch.kernel.__name__, launch.num_warps, launch.num_stages, aot.signature(launch))
+                key = f"{name} {built}"
                 found.setdefault(key, Job(index, name, place))
     return list(found.values())
 
@@ -276,11 +279,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     parser.add_argument("--only", nargs="*", default=[], help="variants whose name holds all of these words")
+    parser.add_argument("--targets", nargs="*", choices=AOT_TARGETS, default=list(AOT_TARGETS))
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
     arguments = parser.parse_args()
     chosen = [i for i, v in enumerate(variants()) if all(word in v.name for word in arguments.only)]
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        rows = list(pool.map(compile_job, jobs(chosen), chunksize=4))
+        rows = list(pool.map(compile_job, jobs(chosen, arguments.targets), chunksize=4))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(markdown(rows))

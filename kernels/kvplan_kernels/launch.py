@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import triton
+
+from kvplan_kernels.errors import KernelInputError
+
+_NO_CPU = "must lie on a GPU; for a CPU set TRITON_INTERPRET=1 before triton is imported"
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -33,7 +40,18 @@ class Launch:
     num_stages: int
 
     def run(self) -> None:
-        """Launch on the current stream. A grid with no program is nothing to do, not an error."""
+        """Launch on the current stream. A grid with no program is nothing to do, not an error.
+
+        Raises:
+            KernelInputError: a tensor lies on the CPU and the kernel is not interpreted.
+        """
         if 0 in self.grid:
             return
-        self.kernel[self.grid](**self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)
+        if isinstance(self.kernel, triton.JITFunction):
+            for name, value in self.args.items():
+                needs_interpreter = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+                if needs_interpreter and not value.is_pinned():
+                    raise KernelInputError(name.removesuffix("_ptr"), _NO_CPU, str(value.device))
+        self.kernel[self.grid](
+            **self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages
+        )

@@ -83,10 +83,7 @@ def widen(x, COMPUTE: tl.constexpr, KV_FORMAT: tl.constexpr):
 @triton.jit
 def format_factor(KV_FORMAT: tl.constexpr):
     """What a stored value is to be multiplied by, beside its head's scale."""
-    if KV_FORMAT == "e4m3_bits":
-        factor: tl.constexpr = 256.0
-    else:
-        factor: tl.constexpr = 1.0
+    factor: tl.constexpr = 256.0 if KV_FORMAT == "e4m3_bits" else 1.0
     return factor
 
 

@@ -180,12 +180,13 @@ class Settings:
 def admission_cap(settings: Settings, group: CacheGroup) -> int:
     """Most blocks a windowed group holds between two steps, 0 for no cap (vLLM's recycling-aware admission cap)."""
     in_flight = settings.max_num_batched_tokens * (2 if settings.async_scheduling else 1)
+    in_flight += settings.num_speculative_tokens if settings.draft_slots else 0
     if group.attention == "sliding_window":
         tokens = min(group.window - 1 + in_flight, settings.max_model_len)
         return -(-tokens // settings.block_size) + 1
     if group.attention == "chunked_local":
         tokens = min(group.window + in_flight, settings.max_model_len)
-        return -(-tokens // settings.block_size)
+        return -(-tokens // settings.block_size) + (1 if group.window % settings.block_size else 0)
     return 0
 
 

@@ -83,6 +83,7 @@ def run_summary(
                 {"name": term.name, "value": term.value, "unit": term.unit, "source": term.source}
                 for term in deployment.timing.terms
             ],
+            "error": dict(deployment.timing.errors) or None,
         },
         "span_s": span,
         "busy_s": float(record.timeline["busy_s"].sum()),
@@ -110,7 +111,7 @@ def memory(deployment: Deployment, replica: Replica) -> dict[str, Any]:
     slot_bytes = deployment.slot_bytes if settings.paged else plan.kv_bytes_per_token
     return {
         "pool_gib": total * slot_bytes / GIB,
-        "num_gpu_blocks": plan.num_gpu_blocks,
+        "num_gpu_blocks": plan.num_gpu_blocks if settings.paged else None,
         "block_size": plan.block_size,
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "kv_cache_size_tokens": plan.kv_cache_size_tokens,

@@ -129,6 +129,11 @@ def from_profile(
         mixed=mixed,
         decode_tail=decode_tail,
         mixed_tail=mixed_tail,
+        errors={
+            f"{operation} (leave one out)": float(found["median"])
+            for operation, found in profile.errors.get(str(tensor_parallel_size), {}).items()
+            if found.get("points")
+        },
         warnings=tuple(warnings),
     )
 

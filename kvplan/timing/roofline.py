@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 TOKENS = np.unique(np.concatenate([np.arange(1.0, 65.0), np.round(64 * 1.06 ** np.arange(1, 145))]))
 """Where the linear part is tabulated: every count to 64, then steps of 6% to 290,000 tokens."""
 
+TPOT_ERROR_DENSE = {"TPOT of dense models (135 served points on H100, H200, B200)": 0.065}
+TPOT_ERROR_MOE = {"TPOT of expert models (129 served points on H100, H200, B200)": 0.155}
+"""Median absolute errors with the default coefficients: benchmarks/results/endtoend_tpot.json; a test holds them."""
+
 
 class _Rank:
     """One GPU's rates, with the shares of the peak applied."""
@@ -193,5 +197,6 @@ def roofline(
         groups=groups,
         linear=Grid((TOKENS,), linear, "linear"),
         head=Grid((TOKENS,), rank.seconds(head, TOKENS), "head"),
+        errors=TPOT_ERROR_MOE if model.is_moe else TPOT_ERROR_DENSE,
         warnings=warnings,
     )
