@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.timing.measured import attention_grids, attention_kinds, scattered
+from kvplan.timing.measured import attention_grids, attention_kinds, scattered, summed_apart
 from kvplan.timing.profile import Profile, RankProfile
 from kvplan.timing.step_times import StepTimes
 from kvplan.timing.tail import tail_grids
@@ -39,15 +39,17 @@ def leave_one_out(rank: RankProfile) -> list[LeaveOneOut]:
     A point on the edge of a table cannot be left out. On a grid whose points double, the neighbours used here
     lie twice as far apart as those that a prediction uses: the true error is smaller.
     """
-    rows = [_summed(op.name, _along(op.seconds, op.at, 0)) for op in rank.operations]
+    rows = [summed(op.name, _along(op.seconds, op.at, 0)) for op in rank.operations]
     for kind, points in attention_kinds(rank.attention).items():
         if len(points):
             axes, values = scattered(points)
             for k, axis in enumerate(AXES[kind]):
-                rows.append(_summed(f"attention {kind} by {axis}", _along(values, axes[k], k)))
+                rows.append(summed(f"attention {kind} by {axis}", _along(values, axes[k], k)))
+    if len(rank.mixed):
+        rows.append(summed("attention mixed, were it the sum", _as_the_sum(rank)))
     if len(rank.skew):
-        rows.append(_summed("attention unequal contexts", _unequal(rank)))
-        rows.append(_summed("  the same at the mean context", _at_the_mean(rank)))
+        rows.append(summed("attention unequal contexts", _unequal(rank)))
+        rows.append(summed("  the same at the mean context", _at_the_mean(rank)))
     return rows
 
 
@@ -55,20 +57,20 @@ def as_json(profile: Profile) -> dict[str, dict[str, dict[str, float]]]:
     """For the profile file: by TP, by operation."""
     return {
         str(tp): {
-            row.operation.strip(): {
-                "points": row.points,
-                "median": round(row.median, 6),
-                "p90": round(row.p90, 6),
-                "worst": round(row.worst, 6),
-                "bias": round(row.bias, 6),
-            }
-            for row in leave_one_out(rank)
+            row.operation.strip(): summed_as_json(row) for row in leave_one_out(rank)
         }
         for tp, rank in profile.ranks.items()
     }
 
 
-def _summed(operation: str, errors: NDArray[np.float64]) -> LeaveOneOut:
+def summed_as_json(row: LeaveOneOut) -> dict[str, float]:
+    """One row as the profile file has it."""
+    figures = {name: round(getattr(row, name), 6) for name in ("median", "p90", "worst", "bias")}
+    return {"points": row.points, **figures}
+
+
+def summed(operation: str, errors: NDArray[np.float64]) -> LeaveOneOut:
+    """Signed relative errors, summed up."""
     if not len(errors):
         return LeaveOneOut(operation, 0)
     size = np.abs(errors)
@@ -82,8 +84,16 @@ def _along(values: NDArray[np.float64], at: NDArray[np.float64], axis: int) -> N
     part = (at[1:-1] - at[:-2]) / (at[2:] - at[:-2])
     part = part.reshape(-1, *[1] * (lines.ndim - 1))
     predicted = lines[:-2] + part * (lines[2:] - lines[:-2])
-    errors = np.asarray(predicted / lines[1:-1] - 1.0).ravel()
-    return errors[~np.isnan(errors)]
+    with np.errstate(divide="ignore", invalid="ignore"):  # the host's time may be none at all
+        errors = np.asarray(predicted / lines[1:-1] - 1.0).ravel()
+    return errors[np.isfinite(errors)]
+
+
+def _as_the_sum(rank: RankProfile) -> NDArray[np.float64]:
+    """What pricing mixed steps as a prefill and a decode apart would cost; the profile corrects it at these points."""
+    prefill, decode, _, _ = attention_grids(rank, 1)
+    apart = summed_apart(prefill, decode, rank.mixed)
+    return np.asarray(apart / rank.mixed[:, -1] - 1.0)
 
 
 def _unequal(rank: RankProfile) -> NDArray[np.float64]:
@@ -91,7 +101,7 @@ def _unequal(rank: RankProfile) -> NDArray[np.float64]:
     them."""
     from kvplan.core.step_time import STEP_LOAD, step_seconds
 
-    prefill, decode, mixed, _ = attention_grids(rank.attention, 1)
+    prefill, decode, mixed, _ = attention_grids(rank, 1)
     decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, 1)
     times = StepTimes(
         "measured",

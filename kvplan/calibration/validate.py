@@ -84,21 +84,26 @@ def scenario_of(observed: Observed, overrides: Mapping[str, Any]) -> Scenario:
 
     leaves = {**observed.settings, **overrides}
     if "gpu" in observed.settings and "gpu" not in overrides:
-        leaves["gpu"] = _catalogued(str(observed.settings["gpu"]), observed.source)
+        leaves["gpu"] = catalogued(str(observed.settings["gpu"]), observed.source)
     for key in ("model", "gpu"):
         if leaves.get(key) is None:
             raise InputError(f"the run does not name its {key}", field=key, source=observed.source, hint=f"--{key}")
-    nested: dict[str, Any] = {}
+    return Scenario.build(as_mapping(leaves))
+
+
+def as_mapping(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"cache.block_size": 32}`` as ``{"cache": {"block_size": 32}}``."""
+    mapping: dict[str, Any] = {}
     for key, value in leaves.items():
-        home = nested
+        home = mapping
         *sections, leaf = key.split(".")
         for section in sections:
             home = home.setdefault(section, {})
         home[leaf] = value
-    return Scenario.build(nested)
+    return mapping
 
 
-def _catalogued(driver_name: str, source: str) -> str:
+def catalogued(driver_name: str, source: str) -> str:
     """The catalogue's GPU that a driver calls so: without the maker and the product line.
 
     Raises:

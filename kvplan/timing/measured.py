@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from kvplan.timing.coefficients import Named, _coefficient
 from kvplan.timing.profile import Operation, Profile, RankProfile
 from kvplan.timing.roofline import all_reduce_seconds
 from kvplan.timing.step_times import Grid, StepTimes, Term
-from kvplan.timing.tail import tail_grids
+from kvplan.timing.tail import hold, tail_grids
 
 if TYPE_CHECKING:
     from kvplan.catalog.architecture import ModelConfig
@@ -100,7 +100,7 @@ def from_profile(
     samples = np.unique(np.concatenate([op.at for op in head_ops])) if head_ops else np.array([1.0])
     head = sum((_times(op, model) * np.interp(samples, op.at, op.seconds) for op in head_ops), np.zeros_like(samples))
 
-    prefill, decode, mixed, filled = attention_grids(rank.attention, layers)
+    prefill, decode, mixed, filled = attention_grids(rank, layers)
     if filled:
         warnings.append(f"timing: {filled} points of the attention table were not measured and are extended")
     # Decode alone is one graph, attention included; beside a prefill attention runs between two graphs.
@@ -108,6 +108,9 @@ def from_profile(
     decode_tail, mixed_tail = tail_grids(rank.skew, prefill, decode, mixed, layers)
     copy_s, swap_s = _moving(rank, gpu, c)
     where = profile.name
+    hosted = zip(("host_step_s", "host_row_s"), host_seconds(rank), strict=True)
+    measured = {name: found for name, found in hosted if found and name not in (coefficients or {})}
+    c = replace(c, **measured)
     return StepTimes(
         kind="measured",
         terms=(
@@ -115,7 +118,7 @@ def from_profile(
             Term("attention_points", float(len(rank.attention)), "measured", where),
             Term("skew_points", float(len(rank.skew)), "measured", where),
             Term("smallest_kernel_s", _smallest_kernel(rank), "s", where),
-            *c.terms(),
+            *(replace(term, source=where) if term.name in measured else term for term in c.terms()),
         ),
         host_step_s=c.host_step_s,
         host_row_s=c.host_row_s,
@@ -170,15 +173,48 @@ def expert_seconds(experts: Rows, tokens: Points, model: ModelConfig) -> Points:
     return np.array([np.interp(n, at, table[:, i]) for i, n in enumerate(tokens)])
 
 
-def attention_grids(rows: Rows, layers: int) -> tuple[Grid, Grid, Grid | None, int]:
+def attention_grids(rank: RankProfile, layers: int) -> tuple[Grid, Grid, Grid | None, int]:
     """(prefill, decode, mixed or None, points filled in) of a step, from one layer's attention."""
-    kinds = attention_kinds(rows)
+    kinds = attention_kinds(rank.attention)
     prefill, a = _table(kinds["prefill"], "prefill", layers)
     decode, b = _table(kinds["decode"], "decode", layers)
     if not len(kinds["mixed"]):
-        return prefill, decode, None, a + b
+        return prefill, decode, corrected_sum(prefill, decode, rank.mixed, layers), a + b
     mixed, c = _table(kinds["mixed"], "mixed", layers)
     return prefill, decode, mixed, a + b + c
+
+
+def corrected_sum(prefill: Grid, decode: Grid, mixed: Rows, layers: int) -> Grid | None:
+    """Mixed steps as the sum of both kinds, times what that sum was found to be off by; None where nothing was found.
+
+    The factor is known at the few points of ``mixed``, linear between them and held beyond, so that the table has all
+    the points of the two others and is exact at those of ``mixed`` that are among them.
+    """
+    if not len(mixed):
+        return None
+    apart = summed_apart(prefill, decode, mixed)
+    axes, factor = scattered(np.column_stack([mixed[:, :-1], mixed[:, -1] * layers / apart]))
+    for axis in reversed(range(factor.ndim)):
+        factor = np.apply_along_axis(hold, axis, factor, axes[axis])
+    fine = tuple(np.unique(np.concatenate(both)) for both in zip(axes, (*prefill.axes, *decode.axes), strict=True))
+    for axis, (at, points) in enumerate(zip(fine, axes, strict=True)):
+        factor = np.apply_along_axis(lambda line, at=at, points=points: np.interp(at, points, line), axis, factor)
+    corners = np.stack(np.meshgrid(*fine, indexing="ij"), axis=-1).reshape(-1, len(fine))
+    total = summed_apart(prefill, decode, np.column_stack([corners, np.zeros(len(corners))]))
+    return Grid(fine, total.reshape(factor.shape) * factor, "mixed")
+
+
+def summed_apart(prefill: Grid, decode: Grid, mixed: Rows) -> Points:
+    """Seconds of a prefill and of a decode with the coordinates of each row, added."""
+    from kvplan.core.step_time import DECODE, PREFILL, grid_values
+
+    tables = StepTimes("measured", prefill=prefill, decode=decode).compiled()
+    total = np.zeros(len(mixed))
+    for grid, columns in ((PREFILL, slice(0, 2)), (DECODE, slice(2, 4))):
+        part = np.empty(len(mixed))
+        grid_values(tables, grid, np.ascontiguousarray(mixed[:, columns]), part)
+        total += part
+    return total
 
 
 def _table(rows: Rows, name: str, layers: int) -> tuple[Grid, int]:
@@ -224,6 +260,18 @@ def _extend(line: Points, at: Points, least: int) -> Points:
         slope = max((line[j] - line[i]) / (at[j] - at[i]), 0.0)
         filled[j + 1 :] = line[j] + slope * (at[j + 1 :] - at[j])
     return filled
+
+
+def host_seconds(rank: RankProfile) -> tuple[float, float]:
+    """(a step, a row): the line through the host's measured time, neither part below 0; zeros where none was measured."""
+    hosts = [op for op in rank.operations if op.axis == "rows"]
+    if not hosts:
+        return 0.0, 0.0
+    at, seconds = hosts[0].at, sum(np.interp(hosts[0].at, op.at, op.seconds) * op.count for op in hosts)
+    row, step = np.polyfit(at, seconds, 1) if len(at) > 1 else (0.0, float(seconds[0]))
+    if step < 0.0:
+        return 0.0, float((at * seconds).sum() / (at * at).sum())
+    return (float(step), float(row)) if row >= 0.0 else (float(seconds.mean()), 0.0)
 
 
 def _moving(rank: RankProfile, gpu: Gpu | None, c: ProfileCoefficients) -> tuple[float, float]:

@@ -9,6 +9,7 @@
      "ranks": {"1": {                        by tensor_parallel_size
        "operations": [{"name": "qkv_proj", "per": "layer", "axis": "tokens", "points": [[1, 5.49e-05], ...]},
        ...], "attention": {"columns": [...], "rows": [[chunk, prior, rows, context, seconds], ...]},
+       "mixed":     {"columns": [...], "rows": [[chunk, prior, rows, context, seconds], ...]},
        "experts":   {"columns": [...], "rows": [[tokens, activated, seconds], ...]}, "skew":      {"columns":
        [...], "rows": [...]}}},
      "errors": {...}}                        leave-one-out, by operation
@@ -45,6 +46,7 @@ SKEW = (
     "seconds_at_longest",
     "seconds",
 )
+TABLES = (("attention", ATTENTION), ("mixed", ATTENTION), ("experts", EXPERTS), ("skew", SKEW))
 
 Per = Literal["layer", "step"]
 Axis = Literal["tokens", "samples", "bytes", "rows"]
@@ -54,7 +56,7 @@ Axis = Literal["tokens", "samples", "bytes", "rows"]
 class Operation:
     """One measured operation. ``count`` times in each layer (or step): two norms a layer are one operation.
 
-    ``axis``: what its time depends on: tokens of the step, sampling rows, rows (host work), or bytes moved
+    ``axis``: what its time depends on: tokens of the step, sampling rows, rows (the host's work), or bytes moved
     (the operations ``block_copy``, ``swap_out``, ``swap_in``). ``layers``: all, or those with dense or
     routed feed-forward.
     """
@@ -78,6 +80,9 @@ class RankProfile:
 
     operations: tuple[Operation, ...]
     attention: NDArray[np.float64]
+    mixed: NDArray[np.float64] = field(default_factory=lambda: _no_rows(ATTENTION))
+    """A few steps of both, with `ATTENTION`'s columns: they correct the sum of the two tables of the single kinds.
+    Where ``attention`` holds a table of mixed steps, that is used alone."""
     experts: NDArray[np.float64] = field(default_factory=lambda: _no_rows(EXPERTS))
     skew: NDArray[np.float64] = field(default_factory=lambda: _no_rows(SKEW))
 
@@ -89,8 +94,9 @@ class Profile:
     name: str
     ranks: Mapping[int, RankProfile]
     model: str = ""
-    launch: Literal["eager", "graph", ""] = ""
-    """How the measured kernels were launched: one by one, or replayed from a CUDA graph; empty: not said."""
+    launch: Literal["eager", "graph", "engine", ""] = ""
+    """How the measured kernels were launched: one by one, or replayed from a CUDA graph; by this engine, as it runs
+    (nothing of them is hidden elsewhere); empty: not said."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -187,7 +193,7 @@ def _rank_as_json(rank: RankProfile) -> dict[str, Any]:
             for op in rank.operations
         ]
     }
-    for key, columns in (("attention", ATTENTION), ("experts", EXPERTS), ("skew", SKEW)):
+    for key, columns in TABLES:
         rows = getattr(rank, key)
         if len(rows):
             document[key] = {"columns": list(columns), "rows": rows.tolist()}
@@ -196,7 +202,7 @@ def _rank_as_json(rank: RankProfile) -> dict[str, Any]:
 
 def _rank_from_json(document: Mapping[str, Any]) -> RankProfile:
     tables = {}
-    for key, columns in (("attention", ATTENTION), ("experts", EXPERTS), ("skew", SKEW)):
+    for key, columns in TABLES:
         table = document.get(key)
         if table is None:
             tables[key] = _no_rows(columns)

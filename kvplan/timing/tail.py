@@ -78,11 +78,11 @@ def _grid(rows: Rows, axes: tuple[int, ...], name: str, tables: TimingTables, la
     values = np.full(shape, np.nan)
     values[count > 0] = total[count > 0] / count[count > 0]
     for axis in reversed(range(values.ndim)):
-        values = np.apply_along_axis(_hold, axis, values, points[axis])
+        values = np.apply_along_axis(hold, axis, values, points[axis])
     return Grid(points, np.nan_to_num(values), name)
 
 
-def _hold(line: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+def hold(line: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.float64]:
     """Holes between points: linear; beyond them: the nearest point's value."""
     known = ~np.isnan(line)
     return np.interp(at, at[known], line[known]) if known.any() else line

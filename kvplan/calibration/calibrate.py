@@ -1,0 +1,193 @@
+"""`calibrate`: measures the engine on this machine and makes a profile of it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import kvplan
+from kvplan.calibration.assemble import assemble
+from kvplan.calibration.deployment import calibrated_scenario
+from kvplan.calibration.measure import Progress, measure
+from kvplan.calibration.meter import Meter
+from kvplan.calibration.plan import MOVED_BLOCKS, Point, points
+from kvplan.calibration.samples import Samples, partial_path
+from kvplan.calibration.stopwatch import Stopwatch
+from kvplan.core.settings import Settings
+from kvplan.engine.device_memory import DeviceMemory, device_memory
+from kvplan.engine.engine import Engine, EngineOptions
+from kvplan.engine.pool import PoolShape
+from kvplan.engine.run import deploy
+from kvplan.resolve import Deployment
+from kvplan.scenario import Scenario
+from kvplan.timing.profile import Profile, write_profile
+
+HOST_POOL_BYTES = 256 << 20
+"""At most so much of the host is taken to measure swaps."""
+
+
+@dataclass(eq=False)
+class Calibration:
+    """An engine and what has been measured on it: can be measured for a while, again and again.
+
+    Raises:
+        InputError: the engine does not run this model or these settings.
+        InfeasibleError: the pool does not fit the device.
+    """
+
+    scenario: Scenario
+    options: EngineOptions
+    budget_s: float
+    clock: str = "wall"
+    partial: Path | None = None
+
+    def __post_init__(self) -> None:
+        device = self.options.torch_device()
+        before = device_memory(device)
+        self.deployment, shape, pool = deploy(self.scenario)
+        # Times are of the engine alone: the scheduler's memory between runs is no part of a step.
+        settings = replace(self.deployment.settings, enable_prefix_caching=False, async_scheduling=False)
+        self.engine = Engine(shape, settings, _with_host_pool(pool, settings), self.options)
+        longest = min(settings.max_model_len - 1, settings.total_slots)
+        self.meter = Meter(self.engine, longest, self.options.seed, self.clock)
+        swaps = self.engine.pool.shape.host_blocks > 0
+        wanted = points(settings, longest, self.budget_s, swaps)
+        self.points: list[Point] = [point for point in wanted if self.meter.can(point)]
+        self.samples = Samples({**_identity(self.deployment, self.engine), "clock": self.clock}, self.partial)
+        self.memory = _memory(self.engine, self.meter, before)
+
+    def measure(self, progress: Progress | None = None) -> None:
+        """Every point at least once more or less often, as the budget allows; see `measure.measure`."""
+        self.engine.warm_up()
+        measure(self.meter, self.points, self.samples, self.budget_s, progress)
+
+    def profile(self) -> Profile:
+        """Of all that has been measured so far."""
+        passes = [self.samples.count(point.key) for point in self.points]
+        head = Profile(
+            name=f"{self.deployment.model.name} on {self.samples.identity['device']}",
+            ranks={},
+            model=self.deployment.model.name,
+            launch="engine",
+            machine={name: self.samples.identity[name] for name in ("device", "threads", "clock", "system")},
+            versions={"kvplan": kvplan.__version__, "torch": torch.__version__, "python": platform.python_version()},
+            source={name: self.samples.identity[name] for name in SETTINGS},
+            memory=self.memory,
+            notes=(
+                f"kvplan calibrate: {len(self.points)} points, each measured {min(passes)} to {max(passes)} times; "
+                "medians of whole forward passes, attention timed within them, the host by whole steps",
+            ),
+        )
+        return assemble(
+            head, self.points, self.samples, self.deployment.model, self.engine.pool.shape.block_bytes
+        )
+
+
+SETTINGS = ("attention", "dtype", "kv_cache_dtype", "layout", "block_size", "max_model_len", "max_num_batched_tokens",
+            "max_num_seqs", "num_blocks")  # fmt: skip
+"""What a profile says it was measured with."""
+
+
+def calibrate(
+    output: Path,
+    overrides: Mapping[str, Any],
+    options: EngineOptions,
+    *,
+    budget_s: float = 60.0,
+    clock: str = "wall",
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measures a model on a device and writes its profile.
+
+    What is measured is kept beside ``output`` until the profile is written, so that a broken run can be resumed.
+
+    Args:
+        overrides: scenario leaves by dotted key; ``model`` among them.
+        budget_s: chooses how many points there are; the first pass over them takes as long as it takes.
+        clock: of `stopwatch.CLOCKS`.
+
+    Raises:
+        InputError: see `Calibration`; nothing to resume.
+    """
+    scenario = calibrated_scenario(overrides, options.torch_device())
+    calibration = Calibration(scenario, options, budget_s, clock, partial_path(output))
+    if resume:
+        calibration.samples.resume()
+    calibration.measure(progress)
+    profile = calibration.profile()
+    write_profile(profile, output)
+    calibration.samples.discard()
+    return profile
+
+
+def _with_host_pool(pool: PoolShape, settings: Settings) -> PoolShape:
+    """The pool with as many blocks on the host as the moves to be measured need."""
+    if not settings.paged:
+        return pool
+    affordable = HOST_POOL_BYTES // pool.block_bytes
+    return replace(pool, host_blocks=min(MOVED_BLOCKS[-1], affordable, pool.num_blocks - 1))
+
+
+def _identity(deployment: Deployment, engine: Engine) -> dict[str, Any]:
+    settings, device = deployment.settings, engine.device
+    return {
+        "model": deployment.model.name,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(terse=True),
+        "torch": torch.__version__,
+        "attention": engine.backend.name,
+        "dtype": str(engine.decoder.dtype).removeprefix("torch."),
+        "kv_cache_dtype": str(engine.pool.shape.dtype).removeprefix("torch."),
+        "layout": settings.layout,
+        "block_size": settings.block_size if settings.paged else 1,
+        "max_model_len": settings.max_model_len,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "max_num_seqs": settings.max_num_seqs,
+        "num_blocks": engine.pool.shape.num_blocks,
+    }
+
+
+def _processor() -> str:
+    """The CPU's name where the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _memory(engine: Engine, meter: Meter, before: DeviceMemory) -> dict[str, float]:
+    """The memory terms in bytes: what stands, and what the largest prefill adds while it runs.
+
+    ``runtime``: on a GPU what is neither torch's nor free (the context), on a CPU the process before the weights.
+    ``activation_peak`` is what the allocator's peak rose by; a CPU says only by how much the process' own did.
+    """
+    device = engine.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    standing = device_memory(device)
+    meter.run_largest()
+    Stopwatch(device).wait()
+    after = device_memory(device)
+    if device.type == "cuda":
+        runtime = standing.total_bytes - standing.free_bytes - standing.reserved_bytes
+        activation = after.peak_bytes - standing.allocated_bytes
+    else:
+        runtime = before.allocated_bytes
+        activation = max(after.peak_bytes - max(standing.peak_bytes, standing.allocated_bytes), 0)
+    return {
+        "total_bytes": float(standing.total_bytes),
+        "weights_bytes": float(engine.decoder.weights_bytes),
+        "pool_bytes": float(engine.pool.tensor.nbytes),
+        "activation_peak_bytes": float(activation),
+        "runtime_bytes": float(runtime),
+        "remaining_bytes": float(after.free_bytes),
+    }

@@ -1,0 +1,113 @@
+"""What to measure: points over every axis that a step's time depends on, more of them the larger the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kvplan.core.settings import Settings
+
+Kind = Literal["decode", "prefill", "mixed", "skew", "head", "host", "block_copy", "swap_out", "swap_in"]
+PREFILL_ROWS_PROMPT = 32
+"""Prompt tokens, at most, of the requests whose whole steps tell the host's time."""
+MOVED_BLOCKS = (1, 16, 64)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure. ``at`` by ``kind``:
+
+    ========== ================================================================================
+    decode     rows, context (tokens attended)
+    prefill    tokens, prior
+    mixed      prefill tokens, prior, decode rows, context
+    skew       decode rows, long rows, short context, long context
+    head       rows that sample
+    host       decode rows, prompt tokens: whole steps, as the engine runs them
+    the others blocks moved at once
+    ========== ================================================================================
+    """
+
+    kind: Kind
+    at: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of a broken run."""
+        return " ".join((self.kind, *map(str, self.at)))
+
+
+@dataclass(frozen=True)
+class Density:
+    """Points an axis."""
+
+    rows: int
+    contexts: int
+    chunks: int
+    priors: int
+    mixed: int
+    skew: int
+
+
+DENSITIES = ((20.0, Density(4, 4, 4, 3, 2, 1)), (120.0, Density(5, 6, 6, 4, 2, 2)), (1e9, Density(8, 8, 9, 5, 3, 3)))
+"""The least budget, in seconds, that the next density wants: below 20 s the first, below 120 s the second."""
+
+
+def density(budget_s: float) -> Density:
+    """What a budget affords."""
+    return next(found for limit, found in DENSITIES if budget_s < limit)
+
+
+def points(settings: Settings, longest: int, budget_s: float, swaps: bool) -> list[Point]:
+    """All points of a calibration; those that the deployment could never run are left out by who measures.
+
+    Args:
+        longest: tokens of the longest context.
+        swaps: there is a host pool.
+    """
+    d = density(budget_s)
+    rows = _spread(1, settings.max_num_seqs, d.rows)
+    chunks = _spread(1, min(settings.max_num_batched_tokens, longest), d.chunks)
+    contexts = _spread(8, longest, d.contexts)
+    priors = [0, *_spread(max(8, longest // 16), max(8, 3 * longest // 4), d.priors - 1)]
+    found = [Point("decode", (r, c)) for r in rows for c in contexts]
+    found += [Point("prefill", (t, p)) for t in chunks for p in priors if t + p <= longest]
+    found += list(_mixed(settings, longest, d))
+    found += list(_skewed(settings, longest, d))
+    found += [Point("head", (r,)) for r in rows]
+    found += [Point("host", (r, _prompt(settings, r))) for r in rows]
+    found += [Point("block_copy", (n,)) for n in MOVED_BLOCKS if settings.paged]
+    if swaps:
+        found += [Point(kind, (n,)) for kind in ("swap_out", "swap_in") for n in MOVED_BLOCKS]  # type: ignore[arg-type]
+    return list(dict.fromkeys(found))
+
+
+def _mixed(settings: Settings, longest: int, d: Density) -> Iterator[Point]:
+    most = max(2, settings.max_num_seqs - 1)
+    most_tokens = max(2, min(settings.max_num_batched_tokens - most, longest // 2))
+    for tokens in _spread(min(16, most_tokens), most_tokens, d.mixed):
+        for prior in (0, longest // 4):
+            for rows in _spread(min(2, most), most, d.mixed):
+                for context in _spread(min(16, longest), longest, d.mixed):
+                    yield Point("mixed", (tokens, prior, rows, context))
+
+
+def _skewed(settings: Settings, longest: int, d: Density) -> Iterator[Point]:
+    """One long sequence among short ones."""
+    for rows in _spread(min(4, settings.max_num_seqs), settings.max_num_seqs, d.skew + 1):
+        for long in _spread(max(16, longest // 4), longest, d.skew + 1):
+            if rows > 1:
+                yield Point("skew", (rows, 1, max(1, long // 8), long))
+
+
+def _prompt(settings: Settings, rows: int) -> int:
+    """Such that all rows are computed in one step."""
+    return max(1, min(PREFILL_ROWS_PROMPT, settings.max_num_batched_tokens // rows, settings.max_model_len // 2))
+
+
+def _spread(low: int, high: int, count: int) -> list[int]:
+    """About so many whole numbers from low to high, each the same factor above the one before."""
+    return sorted({int(x) for x in np.rint(np.geomspace(low, max(low, high), max(count, 1)))})
