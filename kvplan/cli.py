@@ -30,7 +30,8 @@ COMMANDS = {
     "gpus": Target("kvplan.commands.catalog:gpus", "List the GPUs of the catalogue"),
     "trace": Target("kvplan.commands.trace:app", "Read, describe, convert, cut, merge and generate traces"),
     "profile": Target("kvplan.commands.profile:app", "Import and show measured step times"),
-    "validate": Target("kvplan.commands.validate:validate", "Compare the simulator with a run that was measured"),
+    "calibrate": Target("kvplan.commands.calibrate:calibrate", "Measure what a step takes on this machine"),
+    "validate": Target("kvplan.commands.validate:validate", "Compare the simulator with a real run, made or measured"),
     "schema": Target("kvplan.commands.schema:schema", "Print the JSON schema of a scenario"),
 }
 """Name to where it is and what it does. A command's module is imported when it is called, not before."""

@@ -99,7 +99,7 @@ def _with_host(
     """The rank with the host's time, which is what whole steps take longer than their parts; and how far whole steps
     lie from what the finished model says of them."""
     rank = profile.rank(1)
-    hosts = [point for point in points if point.kind == "host" and samples.count(point.key)]
+    hosts = [point for point in points if point.kind == "host" and samples.median(point.key, "decode") is not None]
     if not hosts:
         return rank, {}
     loads = {name: [_load(name, *point.at) for point in hosts] for name in ("decode", "prefill")}

@@ -61,10 +61,10 @@ class Calibration:
         self.samples = Samples({**_identity(self.deployment, self.engine), "clock": self.clock}, self.partial)
         self.memory = _memory(self.engine, self.meter, before)
 
-    def measure(self, progress: Progress | None = None) -> None:
-        """Every point at least once more or less often, as the budget allows; see `measure.measure`."""
+    def measure(self, progress: Progress | None = None, *, budget_s: float | None = None) -> None:
+        """Every point at least once, then all of them again for as long as the budget (or this part of it) lasts."""
         self.engine.warm_up()
-        measure(self.meter, self.points, self.samples, self.budget_s, progress)
+        measure(self.meter, self.points, self.samples, self.budget_s if budget_s is None else budget_s, progress)
 
     def profile(self) -> Profile:
         """Of all that has been measured so far."""

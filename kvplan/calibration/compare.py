@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RANKS = ("mean", "p50", "p90", "p99")
-SCALARS = ("makespan_s", "output_tokens_per_s", "peak_running", "preemptions")
 JUDGED = (*MEASURES, "makespan_s", "output_tokens_per_s", "peak_running")
 """What a tolerance applies to. Preemptions are counts that a small shift changes; they are reported alone."""
 
@@ -98,6 +97,9 @@ def _figures(observed: Observed, requests: pd.DataFrame, timeline: pd.DataFrame)
     yield Figure("output_tokens_per_s", "", tokens / makespan if makespan else None, observed.output_tokens_per_s)
     yield Figure("peak_running", "", float(timeline["running_max"].max()), observed.peak_running)
     yield Figure("preemptions", "", float(requests["preemptions"].sum()), observed.counters.get("preemptions"))
+    if "hit_tokens" in observed.counters:
+        hits = float(timeline["hit_tokens"].sum())
+        yield Figure("prefix_hit_tokens", "", hits, observed.counters["hit_tokens"])
 
 
 def allocated(timeline: pd.DataFrame) -> Any:

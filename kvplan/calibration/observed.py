@@ -69,6 +69,8 @@ class Observed:
 
     @property
     def peak_running(self) -> float | None:
-        """The largest sample of the gauge: between two samples it may have been larger."""
+        """Where it was counted, that; else the largest sample of the gauge: between two samples it may have been larger."""
+        if "peak_running" in self.counters:
+            return self.counters["peak_running"]
         running = self.series.get("running")
         return float(running.max()) if running is not None and len(running) else None

@@ -5,17 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvplan.commands.options import scenario_options
-from kvplan.errors import InputError, ToleranceError
+from kvplan.commands.torch_ready import require_torch
+from kvplan.errors import InputError, KvplanError, ToleranceError
+from kvplan.scenario import load_scenario
 from kvplan.terminal.console import standard_error, standard_output
+from kvplan.terminal.progress import progress_bar
+
+if TYPE_CHECKING:
+    from kvplan.calibration.replay import ReplayValidation
+    from kvplan.calibration.validate import Validation
 
 
-@scenario_options(without={"seed"})
+@scenario_options()
 def validate(
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="A scenario, the name of a shipped workload, or a raw trace with --model and --gpu: it is replayed on "
+            "the engine, here and now. Not with --observed.",
+            show_default=False,
+        ),
+    ] = None,
     observed: Annotated[
         Path | None,
         typer.Option(
@@ -36,6 +52,17 @@ def validate(
         Path | None,
         typer.Option("--profile", metavar="FILE", help="Short for --timing profile=FILE.", show_default=False),
     ] = None,
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N.")] = "cpu",
+    attention: Annotated[
+        str, typer.Option("--attention", metavar="NAME", help="triton, torch, or auto: triton on a GPU.")
+    ] = "auto",
+    time_scale: Annotated[
+        float,
+        typer.Option("--time-scale", metavar="X", help="Multiplies the arrivals: 0.1 replays ten times as fast."),
+    ] = 1.0,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="CPU threads that torch uses.", show_default=False)
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -50,22 +77,65 @@ def validate(
     *,
     overrides: dict[str, Any],
 ) -> None:
-    """Compare the simulator with a run that was measured, figure by figure.
+    """Compare the simulator with a real run, figure by figure.
 
-    The run's own files say with which settings it was served, as far as they do; the options below win over
-    them.
+    With a trace and --profile the run is made here: on the engine, with the same scheduler. Given the measured step times
+    the plans must be equal, step for step; the errors are then the profile's.
+
+    With --observed it is a run that somebody else measured. Its own files say with which settings it was served, as far
+    as they do; the options below win over them.
     """
-    from kvplan.calibration.read_observed import read_observed
     from kvplan.calibration.validate import validate_observed
-    from kvplan.terminal.validation import print_validation
 
-    if observed is None:
-        raise InputError("give the run to compare with", field="--observed", hint="kvplan validate --observed DIR")
+    if (path is None) == (observed is None):
+        hint = "kvplan validate trace.yaml --profile profile.json, or kvplan validate --observed DIR"
+        raise InputError("give a trace to replay, or a run to compare with, one of the two", field="PATH", hint=hint)
     if profile is not None:
         if "timing" in overrides:
             raise InputError("give --profile or --timing, not both", field="--profile", value=str(profile))
         overrides = {**overrides, "timing": {"profile": str(profile)}}
-    found = validate_observed(read_observed(observed), trace, overrides)
+    found: Validation
+    differing: tuple[str, ...] = ()
+    if path is not None:
+        if not 0 < time_scale < float("inf"):
+            raise InputError("must be a finite number above 0", field="--time-scale", value=time_scale)
+        replayed = _replayed(path, overrides, device, attention, time_scale, threads)
+        found, differing = replayed, replayed.plans
+    else:
+        from kvplan.calibration.read_observed import read_observed
+
+        assert observed is not None
+        found = validate_observed(read_observed(observed), trace, overrides)
+    _give_out(found, output, as_json)
+    if differing:
+        raise KvplanError(
+            "given the measured step times the simulator plans other steps than the engine ran: this is a bug, please "
+            "report it\n" + "\n".join(differing)
+        )
+    _judge(found, tolerance)
+
+
+def _replayed(
+    path: str, overrides: dict[str, Any], device: str, attention: str, time_scale: float, threads: int | None
+) -> ReplayValidation:
+    require_torch(threads)
+    from kvplan.calibration.replay import validate_replay
+    from kvplan.engine.engine import EngineOptions
+
+    scenario = load_scenario(path, overrides)
+    with progress_bar(standard_error()) as progress:
+        return validate_replay(
+            scenario,
+            EngineOptions(device, attention, seed=scenario.seed),
+            time_scale=time_scale,
+            progress=lambda done, total: progress("engine", done, total),
+        )
+
+
+def _give_out(found: Validation, output: Path | None, as_json: bool) -> None:
+    """Writes and prints the comparison."""
+    from kvplan.terminal.validation import print_replay, print_validation
+
     document = found.as_json()
     if output is not None:
         from kvplan.calibration.overlay import write_overlay
@@ -80,6 +150,12 @@ def validate(
         sys.stdout.write("\n")
     else:
         print_validation(standard_output(), found.comparison)
+        if isinstance(document.get("step_times"), dict):
+            print_replay(standard_output(), document)
+
+
+def _judge(found: Validation, tolerance: float | None) -> None:
+    """Raises ToleranceError where a judged figure is off by more."""
     worst = found.comparison.worst
     if tolerance is not None and worst is not None and worst.error is not None and abs(worst.error) > tolerance:
         raise ToleranceError(

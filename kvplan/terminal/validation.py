@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +21,10 @@ NAMES = {
     "output_tokens_per_s": "output tokens/s",
     "peak_running": "peak running",
     "preemptions": "preemptions",
+    "prefix_hit_tokens": "prefix hits, tokens",
+    "peak_memory_bytes": "peak memory, MiB",
 }
+SCALES = {"tpot_s": 1e3, "peak_memory_bytes": 2.0**-20}
 
 
 def print_validation(console: Console, comparison: Comparison) -> None:
@@ -42,8 +48,20 @@ def print_validation(console: Console, comparison: Comparison) -> None:
         console.print(f"note: {note}", markup=False)
 
 
+def print_replay(console: Console, document: Mapping[str, Any]) -> None:
+    """Of a run that was made here: whether the plans are the same, and how far single steps lie from the profile."""
+    plans, times = document["plans_given_measured_times"], document["step_times"]
+    verdict = "equal" if plans["equal"] else "DIFFERENT"
+    console.print(f"plans, given the measured step times: {plans['steps']:,} steps, {verdict}", markup=False)
+    console.print(
+        f"step times of these steps as the profile prices them: sum {times['sum_s']['error']:+.1%}, a step "
+        f"{times['median_error']:.1%} (median), {times['p90_error']:.1%} (p90)",
+        markup=False,
+    )
+
+
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
-    scale = 1e3 if figure.measure == "tpot_s" else 1.0
+    scale = SCALES.get(figure.measure, 1.0)
 
     def number(value: float | None) -> str:
         return (
