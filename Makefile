@@ -8,13 +8,14 @@ PINS   := pyproject.toml constraints.txt
 RESULTS ?= results/azure-conversation
 PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
-.PHONY: demo test check bench studies readme clean help
+.PHONY: demo test check bench validate studies readme clean help
 
 help:
 	@echo "make demo    simulate a real trace's shape under paged and contiguous KV caches (no torch, no GPU)"
 	@echo "make test    all tests"
 	@echo "make check   format, lint, types, import directions, README tables"
 	@echo "make bench   measure, and write benchmarks/results/*.json"
+	@echo "make validate  calibrate this CPU, replay a trace on the engine, print how far the simulator is off"
 	@echo "make studies remake the published studies in reports/"
 	@echo "make readme  rewrite README.md's tables and picture from what was measured"
 
@@ -36,6 +37,9 @@ BENCHMARKS ?= accuracy simulate_speed read_and_report_speed
 bench: $(VENV)/.test
 	@for name in $(BENCHMARKS); do echo "== $$name"; $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) scripts/readme_tables.py
+
+validate: $(VENV)/.test
+	$(PY) benchmarks/validate_cpu.py $(VALIDATE_ARGS)
 
 studies: $(VENV)/.base
 	$(PY) reports/remake.py

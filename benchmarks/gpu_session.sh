@@ -5,7 +5,7 @@
 #   benchmarks/gpu_session.sh --dry-run        the same code on the CPU, tiny sizes, Triton's interpreter
 #   benchmarks/gpu_session.sh --only decode    some parts alone
 #
-# Needs torch and triton only. What a part measured is kept when it, or a later one, fails.
+# Needs torch and triton; the parts calibrate and replay need kvplan's own dependencies too. What a part measured is kept when it, or a later one, fails.
 set -u
 cd "$(dirname "$0")/.."
 export PYTHONPATH="$PWD:$PWD/kernels${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1

@@ -62,7 +62,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 TOLERANCE = 0.10
 JUDGED = (("output_tokens_per_s", ""), ("tpot_s", "mean"))
-SHOWN = (*JUDGED, ("ttft_s", "mean"), ("e2e_s", "mean"), ("makespan_s", ""), ("peak_running", ""), ("peak_memory_bytes", ""))
+SHOWN = (
+    *JUDGED,
+    ("ttft_s", "mean"),
+    ("e2e_s", "mean"),
+    ("makespan_s", ""),
+    ("peak_running", ""),
+    ("peak_memory_bytes", ""),
+)
 
 
 def traffic() -> Trace:
@@ -100,12 +107,24 @@ def runs(layout: str, trace: Trace, budget_s: float, count: int, clock: str) -> 
         yield judge(timed, deployment, profile, trace, one)
 
 
+def named(figure: tuple[str, str]) -> str:
+    return "_".join(filter(None, figure))
+
+
+def line(row: dict[str, Any]) -> str:
+    """A run as the terminal shows it."""
+    speed, tpot, running = row["output_tokens_per_s"], row["tpot_s_mean"], row["peak_running"]
+    return (
+        f"{row['layout']:<11} {row['run']:>3}  {'equal' if row['plans_equal'] else 'DIFFER'}  {row['steps']:>6,}"
+        f"  {speed['observed']:>8,.0f} {speed['error']:>+6.1%}  {tpot['observed'] * 1e3:>8.2f}  {tpot['error']:>+6.1%}"
+        f"  {row['step_time_sum_error']:>+10.1%}  {row['ttft_s_mean']['error']:>+9.1%}"
+        f"  {running['predicted']:>5.0f} / {running['observed']:.0f}"
+    )
+
+
 def row_of(layout: str, number: int, found: ReplayValidation) -> dict[str, Any]:
     document = found.as_json()
-    figures = {
-        f"{measure}{'_' + rank if rank else ''}": (document[measure][rank] if rank else document[measure])
-        for measure, rank in SHOWN
-    }
+    figures = {named((m, rank)): document[m][rank] if rank else document[m] for m, rank in SHOWN}
     return {
         "case": "run", "layout": layout, "run": number, "clock": document["engine"]["clock"],
         "steps": document["plans_given_measured_times"]["steps"],
@@ -131,20 +150,15 @@ def main() -> int:
         for number, found in enumerate(runs(layout, trace, arguments.budget, arguments.runs, arguments.clock), 1):
             row = row_of(layout, number, found)
             rows.append(row)
-            speed, tpot = row["output_tokens_per_s"], row["tpot_s_mean"]
-            print(
-                f"{layout:<11} {number:>3}  {'equal' if row['plans_equal'] else 'DIFFER'}  {row['steps']:>6,}"
-                f"  {speed['observed']:>8,.0f} {speed['error']:>+6.1%}  {tpot['observed'] * 1e3:>8.2f}  {tpot['error']:>+6.1%}"
-                f"  {row['step_time_sum_error']:>+10.1%}  {row['ttft_s_mean']['error']:>+9.1%}"
-                f"  {row['peak_running']['predicted']:>5.0f} / {row['peak_running']['observed']:.0f}",
-                flush=True,
-            )
+            print(line(row), flush=True)
             for difference in found.plans:
                 print(f"  {difference}")
         mine = [row for row in rows if row["layout"] == layout]
-        middle = {m + (f"_{r}" if r else ""): median(abs(row[m + (f"_{r}" if r else "")]["error"]) for row in mine) for m, r in JUDGED}
+        middle = {name: median(abs(row[name]["error"]) for row in mine) for name in map(named, JUDGED)}
         equal = all(row["plans_equal"] for row in mine)
-        rows.append({"case": "median", "layout": layout, "runs": len(mine), "plans_equal": equal, "absolute_error": middle})
+        rows.append(
+            {"case": "median", "layout": layout, "runs": len(mine), "plans_equal": equal, "absolute_error": middle}
+        )
         failed |= not equal or max(middle.values()) > TOLERANCE
         print(f"{layout:<11} median error: " + ", ".join(f"{name} {value:.1%}" for name, value in middle.items()))
     print(f"{time.monotonic() - began:.0f} s; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

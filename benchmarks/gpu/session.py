@@ -37,11 +37,13 @@ class Part:
 
 
 PARTS = (
-    Part("correctness", 150),
-    Part("decode", 130),
-    Part("indirection", 60),
-    Part("prefill", 50),
-    Part("tiles", 70),
+    Part("correctness", 115),
+    Part("decode", 85),
+    Part("calibrate", 85),
+    Part("replay", 60),
+    Part("indirection", 40),
+    Part("prefill", 35),
+    Part("tiles", 45),
 )
 """In the order of what is missed most if time runs out. Their limits stay under the session's eight
 minutes."""

@@ -33,7 +33,9 @@ def assemble(head: Profile, points: Sequence[Point], samples: Samples, model: Mo
         KvplanError: nothing of a kind was measured without which no step can be priced.
     """
     layers = model.num_hidden_layers
-    attention, mixed, skew = [], [], []
+    attention: list[tuple[float, ...]] = []
+    mixed: list[tuple[float, ...]] = []
+    skew: list[tuple[float, ...]] = []
     linear: dict[int, list[float]] = {}
     logits: Pairs = []
     moved: dict[str, Pairs] = {"block_copy": [], "swap_out": [], "swap_in": []}
@@ -58,9 +60,9 @@ def assemble(head: Profile, points: Sequence[Point], samples: Samples, model: Mo
             logits.append((point.at[0], seconds["seconds"] * layers))
         elif point.kind in moved:
             moved[point.kind].append((point.at[0] * block_bytes, seconds["seconds"] * layers))
-    for name, found in (("attention", attention), ("layers", linear), ("head", logits)):
-        if not found:
-            raise KvplanError(f"nothing of {name} could be measured", hint=_why(samples))
+    missing = [name for name, rows in (("attention", attention), ("head", logits)) if not rows]
+    if missing:
+        raise KvplanError(f"nothing of {missing[0]} could be measured", hint=_why(samples))
     operations = [
         _operation("layers", [(tokens, float(np.median(s))) for tokens, s in linear.items()], "tokens"),
         _operation("head", logits, "samples"),
@@ -105,7 +107,9 @@ def _with_host(
     loads = {name: [_load(name, *point.at) for point in hosts] for name in ("decode", "prefill")}
     whole = {name: [samples.median(point.key, name) for point in hosts] for name in loads}
     parts = _priced(profile, model, loads["decode"])
-    host = [(point.at[0], max(float(w or 0) - p, 0.0)) for point, w, p in zip(hosts, whole["decode"], parts, strict=True)]
+    host: Pairs = [
+        (point.at[0], max(float(w or 0) - p, 0.0)) for point, w, p in zip(hosts, whole["decode"], parts, strict=True)
+    ]
     rank = replace(rank, operations=(*rank.operations, _operation("host", host, "rows")))
     finished = replace(profile, ranks={1: rank})
     errors = {}

@@ -17,12 +17,14 @@ from kvplan.calibration.measure import Progress, measure
 from kvplan.calibration.meter import Meter
 from kvplan.calibration.plan import MOVED_BLOCKS, Point, points
 from kvplan.calibration.samples import Samples, partial_path
-from kvplan.calibration.stopwatch import Stopwatch
+from kvplan.calibration.stopwatch import Stopwatch, clock_of
 from kvplan.core.settings import Settings
 from kvplan.engine.device_memory import DeviceMemory, device_memory
 from kvplan.engine.engine import Engine, EngineOptions
 from kvplan.engine.pool import PoolShape
 from kvplan.engine.run import deploy
+from kvplan.engine.weights import Weights
+from kvplan.errors import InputError
 from kvplan.resolve import Deployment
 from kvplan.scenario import Scenario
 from kvplan.timing.profile import Profile, write_profile
@@ -45,6 +47,8 @@ class Calibration:
     budget_s: float
     clock: str = "wall"
     partial: Path | None = None
+    weights: Weights | None = None
+    """The model's, where they are on the device already; drawn from the options' seed otherwise."""
 
     def __post_init__(self) -> None:
         device = self.options.torch_device()
@@ -52,7 +56,7 @@ class Calibration:
         self.deployment, shape, pool = deploy(self.scenario)
         # Times are of the engine alone: the scheduler's memory between runs is no part of a step.
         settings = replace(self.deployment.settings, enable_prefix_caching=False, async_scheduling=False)
-        self.engine = Engine(shape, settings, _with_host_pool(pool, settings), self.options)
+        self.engine = Engine(shape, settings, _with_host_pool(pool, settings), self.options, self.weights)
         longest = min(settings.max_model_len - 1, settings.total_slots)
         self.meter = Meter(self.engine, longest, self.options.seed, self.clock)
         swaps = self.engine.pool.shape.host_blocks > 0
@@ -83,9 +87,7 @@ class Calibration:
                 "medians of whole forward passes, attention timed within them, the host by whole steps",
             ),
         )
-        return assemble(
-            head, self.points, self.samples, self.deployment.model, self.engine.pool.shape.block_bytes
-        )
+        return assemble(head, self.points, self.samples, self.deployment.model, self.engine.pool.shape.block_bytes)
 
 
 SETTINGS = ("attention", "dtype", "kv_cache_dtype", "layout", "block_size", "max_model_len", "max_num_batched_tokens",
@@ -113,8 +115,11 @@ def calibrate(
         clock: of `stopwatch.CLOCKS`.
 
     Raises:
-        InputError: see `Calibration`; nothing to resume.
+        InputError: see `Calibration`; no such clock; nothing to resume.
     """
+    clock_of(clock, options.torch_device())
+    if resume and not partial_path(output).exists():
+        raise InputError("no interrupted run to go on with", field="--resume", source=str(partial_path(output)))
     scenario = calibrated_scenario(overrides, options.torch_device())
     calibration = Calibration(scenario, options, budget_s, clock, partial_path(output))
     if resume:

@@ -56,9 +56,7 @@ def leave_one_out(rank: RankProfile) -> list[LeaveOneOut]:
 def as_json(profile: Profile) -> dict[str, dict[str, dict[str, float]]]:
     """For the profile file: by TP, by operation."""
     return {
-        str(tp): {
-            row.operation.strip(): summed_as_json(row) for row in leave_one_out(rank)
-        }
+        str(tp): {row.operation.strip(): summed_as_json(row) for row in leave_one_out(rank)}
         for tp, rank in profile.ranks.items()
     }
 

@@ -134,7 +134,11 @@ class Meter:
             return lambda: pool.copy(blocks[: 2 * count].reshape(-1, 2))
         host = self._random.permutation(pool.shape.host_blocks).astype(np.int32)[:count] + 1
         pairs = np.column_stack([blocks[:count], host])
-        return (lambda: pool.swap_out(pairs)) if point.kind == "swap_out" else (lambda: pool.swap_in(pairs[:, ::-1].copy()))
+        return (
+            (lambda: pool.swap_out(pairs))
+            if point.kind == "swap_out"
+            else (lambda: pool.swap_in(pairs[:, ::-1].copy()))
+        )
 
     def _timed(self, run: Callable[[], Any]) -> float:
         watch = self._watch

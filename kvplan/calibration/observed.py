@@ -69,7 +69,7 @@ class Observed:
 
     @property
     def peak_running(self) -> float | None:
-        """Where it was counted, that; else the largest sample of the gauge: between two samples it may have been larger."""
+        """As counted; else the largest sample of the gauge: between two samples it may have been larger."""
         if "peak_running" in self.counters:
             return self.counters["peak_running"]
         running = self.series.get("running")

@@ -1,7 +1,7 @@
 """A trace on the real engine and on the simulator, with the same scheduler settings: how far apart they are.
 
-Two layers are kept apart. Given the measured step times, the simulator must plan what the engine ran (`same_plans`): any
-difference is a bug. With the profile's step times the errors are the timing model's.
+Two layers are kept apart. Given the measured step times, the simulator must plan what the engine ran (`same_plans`):
+any difference is a bug. With the profile's step times the errors are the timing model's.
 """
 
 from __future__ import annotations
@@ -75,7 +75,11 @@ class ReplayValidation(Validation):
         off = np.abs(priced / measured - 1.0)
         return {
             **super().as_json(),
-            "plans_given_measured_times": {"steps": len(measured), "equal": not self.plans, "differences": [*self.plans]},
+            "plans_given_measured_times": {
+                "steps": len(measured),
+                "equal": not self.plans,
+                "differences": [*self.plans],
+            },
             "step_times": {
                 "sum_s": Figure("", "", float(priced.sum()), float(measured.sum())).as_json(),
                 "median_error": float(np.median(off)),
@@ -105,7 +109,9 @@ def validate_replay(
         InfeasibleError: the deployment cannot start, or does not fit the device.
     """
     if scenario.profile_path is None:
-        raise InputError("give the profile whose predictions are to be judged", field="--profile", hint="kvplan calibrate")
+        raise InputError(
+            "give the profile whose predictions are to be judged", field="--profile", hint="kvplan calibrate"
+        )
     profile = read_profile(scenario.profile_path)
     trace = scenario.trace()
     trace = replace(trace, arrival_s=trace.arrival_s * time_scale)
@@ -144,7 +150,8 @@ def judge(
     requests = requests_table("base", replica.core, trace)
     timeline = timeline_table("base", replica.record, settings.total_slots)
     ran = executed.run.replica
-    observed = _observed(trace, requests_table("base", ran.core, trace), timeline_table("base", ran.record, settings.total_slots), executed)  # fmt: skip
+    theirs = requests_table("base", ran.core, trace), timeline_table("base", ran.record, settings.total_slots)
+    observed = _observed(trace, *theirs, executed)
     memory = Figure("peak_memory_bytes", "", _peak_bytes(profile, executed), float(executed.run.at_end.peak_bytes))
     notes = (*warnings, *deployment.notes, *mismatches(profile, executed.facts, deployment))
     comparison = compare(observed, requests, timeline, notes)

@@ -90,4 +90,3 @@ def differences(settings: Settings, workload: Workload, seen: Sequence[SeenStep]
     s = core.scalars[0]
     left = int(s["num_requests"] - s["finished"] - s["refused"])
     return [f"{left} requests are left in the simulator after the engine's last step"] if left else []
-

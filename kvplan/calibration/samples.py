@@ -59,14 +59,12 @@ class Samples:
         """Takes in what a broken run has left.
 
         Raises:
-            InputError: nothing is there, it is damaged, or it was measured with something else.
+            InputError: it is damaged, or was measured with something else.
         """
+        assert self.path is not None
         source = str(self.path)
         try:
-            assert self.path is not None
             document = json.loads(self.path.read_text(encoding="utf-8"))
-        except OSError:
-            raise InputError("no broken run to go on with", field="--resume", source=source) from None
         except ValueError:
             document = None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:

@@ -13,7 +13,6 @@ from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error, standard_output
 from kvplan.terminal.progress import progress_bar
 
-
 UNUSED = {
     "name", "timing", "slo", "workload.file", "workload.synthetic", "workload.format", "workload.time_unit",
     "workload.columns", "workload.on_bad_row", "workload.limit", "workload.output_tokens", "workload.block_size",
@@ -45,7 +44,9 @@ def calibrate(
     clock: Annotated[
         str,
         typer.Option(
-            "--clock", metavar="wall|cpu", help="cpu: seconds that this process computes, on a machine that others share."
+            "--clock",
+            metavar="wall|cpu",
+            help="cpu: seconds that this process computes, on a machine that others share.",
         ),
     ] = "wall",
 ) -> None:

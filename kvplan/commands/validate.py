@@ -79,8 +79,8 @@ def validate(
 ) -> None:
     """Compare the simulator with a real run, figure by figure.
 
-    With a trace and --profile the run is made here: on the engine, with the same scheduler. Given the measured step times
-    the plans must be equal, step for step; the errors are then the profile's.
+    With a trace and --profile the run is made here: on the engine, with the same scheduler. Given the measured step
+    times the plans must be equal, step for step; the errors are then the profile's.
 
     With --observed it is a run that somebody else measured. Its own files say with which settings it was served, as far
     as they do; the options below win over them.

@@ -263,7 +263,7 @@ def _extend(line: Points, at: Points, least: int) -> Points:
 
 
 def host_seconds(rank: RankProfile) -> tuple[float, float]:
-    """(a step, a row): the line through the host's measured time, neither part below 0; zeros where none was measured."""
+    """(a step, a row): the line through the host's measured time, neither part below 0; zeros without any."""
     hosts = [op for op in rank.operations if op.axis == "rows"]
     if not hosts:
         return 0.0, 0.0
