@@ -54,8 +54,7 @@ class Calibration:
         device = self.options.torch_device()
         before = device_memory(device)
         self.deployment, shape, pool = deploy(self.scenario)
-        # Times are of the engine alone: the scheduler's memory between runs is no part of a step.
-        settings = replace(self.deployment.settings, enable_prefix_caching=False, async_scheduling=False)
+        settings = replace(self.deployment.settings, async_scheduling=False)  # whole steps are told apart by plan
         self.engine = Engine(shape, settings, _with_host_pool(pool, settings), self.options, self.weights)
         longest = min(settings.max_model_len - 1, settings.total_slots)
         self.meter = Meter(self.engine, longest, self.options.seed, self.clock)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvplan.core.replay import replay
 from kvplan.core.replica import Replica, Workload
@@ -15,10 +16,7 @@ from kvplan.core.state import CONTIGUOUS, PLANNED, Core
 from kvplan.core.step_time import HOST_STEP_S, STEP_LOAD
 from kvplan.timing import StepTimes
 
-SHOWN = 5
-"""Differences that are told in words."""
-
-_COUNTS = (
+COUNTS = (
     "num_running", "num_waiting", "num_preempted", "num_finished", "free_blocks", "held_slots", "used_slots",
     "hit_tokens", "query_tokens", "preemptions", "swaps", "refused",
 )  # fmt: skip
@@ -30,63 +28,75 @@ class SeenStep:
 
     Args:
         seconds: measured; None where the scheduler found nothing to execute.
-        parts: by name: the plan's entries, the blocks (or extents) that hold each row's tokens, moves, counts.
+        parts: by name: the plan's entries, the blocks (or extents) that hold each row's tokens, moves, `COUNTS`. Few
+            arrays and no lists: thousands of steps are kept while later ones are timed, and Python's garbage
+            collector would walk through all their objects meanwhile.
     """
 
     seconds: float | None
-    parts: dict[str, Any]
+    parts: dict[str, NDArray[Any]]
+
+    def count(self, name: str) -> int:
+        """One of `COUNTS`."""
+        return int(self.parts["counts"][COUNTS.index(name)])
 
 
 def seen_step(core: Core, seconds: float | None) -> SeenStep:
     """What a core shows after a commit."""
     s = core.scalars[0]
-    planned = core.planned[: int(s["num_planned"])]
+    planned = core.planned[: int(s["num_planned"])].copy()
     return SeenStep(
         seconds,
         {
-            "entries": {name: planned[name].tolist() for name in PLANNED.names or ()},
+            "entries": planned,
             "memory": _memory(core, planned),
-            "copied blocks": core.copies[: int(s["num_copies"])].tolist(),
-            "blocks swapped out": core.swapped_out[: int(s["num_swapped_out"])].tolist(),
-            "blocks swapped in": core.swapped_in[: int(s["num_swapped_in"])].tolist(),
-            "preempted": core.preempted[: int(s["num_preempted"])].tolist(),
-            "finished": core.finished[: int(s["num_finished"])].tolist(),
-            **{name: int(s[name]) for name in _COUNTS},
+            "copied blocks": core.copies[: int(s["num_copies"])].copy(),
+            "blocks swapped out": core.swapped_out[: int(s["num_swapped_out"])].copy(),
+            "blocks swapped in": core.swapped_in[: int(s["num_swapped_in"])].copy(),
+            "preempted": core.preempted[: int(s["num_preempted"])].copy(),
+            "finished": core.finished[: int(s["num_finished"])].copy(),
+            "counts": np.array([s[name] for name in COUNTS], np.int64),
         },
     )
 
 
-def _memory(core: Core, planned: Any) -> list[list[int]]:
-    """Where the tokens of each planned row lie: block ids of every group, or an extent's start and size."""
-    rows = [row for e in planned for row in range(int(e["row"]), int(e["row"] + e["sequences"]))]
+def _memory(core: Core, planned: NDArray[Any]) -> NDArray[np.int64]:
+    """Where the tokens of each planned row lie, row by row: block ids of every group, or an extent's start and size."""
+    sequences = planned["sequences"].astype(np.int64)
+    entry = np.repeat(np.arange(len(planned)), sequences)
+    rows = planned["row"][entry] + np.arange(len(entry)) - (np.cumsum(sequences) - sequences)[entry]
     if int(core.config["layout"][0]) == CONTIGUOUS:
-        held = [core.extents[core.extent_of[row]] for row in rows if core.extent_of[row] >= 0]
-        return [[int(extent["start"]), int(extent["size"])] for extent in held]
+        held = core.extents[core.extent_of[rows][core.extent_of[rows] >= 0]]
+        return np.column_stack([held["start"], held["size"]]).ravel()
     size = int(core.config["block_size"][0])
-    columns = [-(-int(e["computed"] + e["tokens"]) // size) for e in planned for _ in range(int(e["sequences"]))]
-    return [core.tables[:, row, :count].ravel().tolist() for row, count in zip(rows, columns, strict=True)]
+    columns = -(-(planned["computed"] + planned["tokens"])[entry] // size)
+    filled = np.arange(core.tables.shape[2]) < columns[:, None]
+    blocks: NDArray[np.int64] = core.tables[:, rows][:, filled].astype(np.int64).ravel()
+    return blocks
 
 
 def differences(settings: Settings, workload: Workload, seen: Sequence[SeenStep]) -> list[str]:
     """Runs the compiled simulator on the seconds of an executed run and names where its steps differ.
 
-    Returns one sentence a step that differs (the first `SHOWN` in words, then one that counts the rest): empty where
-    every step is the same. Nothing after a step whose plan differs can be judged, so it ends there.
+    Returns one sentence for each part of the first step that differs, which is where it ends: nothing after it can be
+    judged. Empty where every step is the same.
     """
     replica = Replica(replace(settings, skip=False), workload)  # each step singly
     core = replica.core
     tables = StepTimes("executed").compiled()
     load = np.zeros(1, STEP_LOAD)
-    found: list[str] = []
     for number, theirs in enumerate(seen):
         tables.fixed[HOST_STEP_S] = theirs.seconds or 0.0
+        core.scalars["num_finished"] = 0  # of the last commit; a step that commits nothing leaves it as it was
         replay(core, tables, load, replica.record, np.inf, 1)
         ours = seen_step(core, theirs.seconds)
-        for name, value in theirs.parts.items():
-            if ours.parts[name] != value:
-                found.append(f"step {number}: {name}: the engine had {value}, the simulator has {ours.parts[name]}")
+        found = [
+            f"step {number}: {name}: the engine had {value.tolist()}, the simulator has {ours.parts[name].tolist()}"
+            for name, value in theirs.parts.items()
+            if not np.array_equal(value, ours.parts[name])
+        ]
         if found:
-            return found[:SHOWN] + ([f"{len(found) - SHOWN} more"] if len(found) > SHOWN else [])
+            return found
     s = core.scalars[0]
     left = int(s["num_requests"] - s["finished"] - s["refused"])
     return [f"{left} requests are left in the simulator after the engine's last step"] if left else []

@@ -80,11 +80,11 @@ class RankProfile:
 
     operations: tuple[Operation, ...]
     attention: NDArray[np.float64]
+    experts: NDArray[np.float64] = field(default_factory=lambda: _no_rows(EXPERTS))
+    skew: NDArray[np.float64] = field(default_factory=lambda: _no_rows(SKEW))
     mixed: NDArray[np.float64] = field(default_factory=lambda: _no_rows(ATTENTION))
     """A few steps of both, with `ATTENTION`'s columns: they correct the sum of the two tables of the single kinds.
     Where ``attention`` holds a table of mixed steps, that is used alone."""
-    experts: NDArray[np.float64] = field(default_factory=lambda: _no_rows(EXPERTS))
-    skew: NDArray[np.float64] = field(default_factory=lambda: _no_rows(SKEW))
 
 
 @dataclass(frozen=True, eq=False)
