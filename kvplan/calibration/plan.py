@@ -81,7 +81,7 @@ def points(settings: Settings, longest: int, budget_s: float, swaps: bool) -> li
     found += [Point("host", (r, _prompt(settings, r))) for r in rows]
     found += [Point("block_copy", (n,)) for n in MOVED_BLOCKS if settings.paged]
     if swaps:
-        found += [Point(kind, (n,)) for kind in ("swap_out", "swap_in") for n in MOVED_BLOCKS]  # type: ignore[arg-type]
+        found += [Point(kind, (n,)) for kind in ("swap_out", "swap_in") for n in MOVED_BLOCKS]
     return list(dict.fromkeys(found))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvplan.core.replay import replay
 from kvplan.core.replica import Replica, Workload
 from kvplan.core.settings import Settings
-from kvplan.core.state import CONTIGUOUS, PLANNED, Core
+from kvplan.core.state import CONTIGUOUS, Core
 from kvplan.core.step_time import HOST_STEP_S, STEP_LOAD
 from kvplan.timing import StepTimes
 

@@ -198,10 +198,14 @@ def corrected_sum(prefill: Grid, decode: Grid, mixed: Rows, layers: int) -> Grid
         factor = np.apply_along_axis(hold, axis, factor, axes[axis])
     fine = tuple(np.unique(np.concatenate(both)) for both in zip(axes, (*prefill.axes, *decode.axes), strict=True))
     for axis, (at, points) in enumerate(zip(fine, axes, strict=True)):
-        factor = np.apply_along_axis(lambda line, at=at, points=points: np.interp(at, points, line), axis, factor)
+        factor = np.apply_along_axis(_resampled, axis, factor, points, at)
     corners = np.stack(np.meshgrid(*fine, indexing="ij"), axis=-1).reshape(-1, len(fine))
     total = summed_apart(prefill, decode, np.column_stack([corners, np.zeros(len(corners))]))
     return Grid(fine, total.reshape(factor.shape) * factor, "mixed")
+
+
+def _resampled(line: Points, points: Points, at: Points) -> Points:
+    return np.asarray(np.interp(at, points, line))
 
 
 def summed_apart(prefill: Grid, decode: Grid, mixed: Rows) -> Points:
@@ -267,7 +271,9 @@ def host_seconds(rank: RankProfile) -> tuple[float, float]:
     hosts = [op for op in rank.operations if op.axis == "rows"]
     if not hosts:
         return 0.0, 0.0
-    at, seconds = hosts[0].at, sum(np.interp(hosts[0].at, op.at, op.seconds) * op.count for op in hosts)
+    at, seconds = hosts[0].at, np.zeros(len(hosts[0].at))
+    for op in hosts:
+        seconds += op.count * np.interp(at, op.at, op.seconds)
     row, step = np.polyfit(at, seconds, 1) if len(at) > 1 else (0.0, float(seconds[0]))
     if step < 0.0:
         return 0.0, float((at * seconds).sum() / (at * at).sum())
