@@ -47,12 +47,12 @@ def assemble(head: Profile, points: Sequence[Point], samples: Samples, model: Mo
         }
         if not seconds:
             continue
+        if point.kind in ("decode", "prefill", "linear"):
+            each = [sample["linear"] for sample in samples.by_point[point.key]]
+            linear.setdefault(point.at[0], []).extend(each)
         if point.kind in ("decode", "prefill", "mixed"):
             row = (*_coordinates(point), seconds["attention"])
             (mixed if point.kind == "mixed" else attention).append(row)
-            if point.kind != "mixed":
-                each = [sample["linear"] for sample in samples.by_point[point.key]]
-                linear.setdefault(point.at[0], []).extend(each)
         elif point.kind == "skew":
             rows, *rest = point.at
             skew.append((0, 0, rows, *rest, seconds["at_mean"], seconds["at_longest"], seconds["seconds"]))

@@ -57,13 +57,13 @@ class Meter:
             return self._steps.fits([(prompt + HOST_STEPS, 1)] * rows)
         if point.kind == "head":
             return point.at[0] <= self._engine.settings.max_num_seqs
-        return all(self._steps.fits(rows) for rows in _batches(point).values())
+        return all(self._steps.fits(rows) for rows in self._batches(point).values())
 
     def sample(self, point: Point) -> Sample:
         """Measures it once, on inputs drawn anew, after one run that does not count.
 
         Returns:
-            decode, prefill, mixed: ``attention`` and ``linear`` of a step, all layers; skew: attention as ``seconds``,
+            decode, prefill, mixed, linear: ``attention`` and ``linear`` of a step, all layers; skew: attention as ``seconds``,
             and had all rows the mean or the longest context, ``at_mean`` and ``at_longest``; host: whole ``prefill``
             and ``decode`` steps; else ``seconds``.
         """
@@ -73,7 +73,7 @@ class Meter:
             return {"seconds": self._timed(lambda: self._logits(point.at[0]))}
         if point.kind in ("block_copy", "swap_out", "swap_in"):
             return {"seconds": self._timed(self._move(point))}
-        batches = _batches(point)
+        batches = self._batches(point)
         found = {name: self._forward(rows) for name, rows in batches.items()}
         if point.kind == "skew":
             return {name: attention for name, (attention, _) in found.items()}
@@ -87,6 +87,12 @@ class Meter:
         if self._steps.fits([(0, tokens)]):
             self._forward([(0, tokens)])
         self._logits(settings.max_num_seqs)
+
+    def _batches(self, point: Point) -> dict[str, list[Row]]:
+        if point.kind == "linear":
+            whole, rest = divmod(point.at[0], self._longest)
+            return {"seconds": [(0, self._longest)] * whole + [(0, rest)] * (rest > 0)}
+        return _batches(point)
 
     def _forward(self, rows: list[Row]) -> tuple[float, float]:
         """(seconds of attention, what it prepares on the host included; seconds of all else in the layers)."""

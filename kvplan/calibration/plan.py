@@ -10,7 +10,7 @@ import numpy as np
 
 from kvplan.core.settings import Settings
 
-Kind = Literal["decode", "prefill", "mixed", "skew", "head", "host", "block_copy", "swap_out", "swap_in"]
+Kind = Literal["decode", "prefill", "mixed", "skew", "linear", "head", "host", "block_copy", "swap_out", "swap_in"]
 PREFILL_ROWS_PROMPT = 32
 """Prompt tokens, at most, of the requests whose whole steps tell the host's time."""
 MOVED_BLOCKS = (1, 16, 64)
@@ -25,6 +25,7 @@ class Point:
     prefill    tokens, prior
     mixed      prefill tokens, prior, decode rows, context
     skew       decode rows, long rows, short context, long context
+    linear     tokens, as several prefills where one would be longer than a context may be
     head       rows that sample
     host       decode rows, prompt tokens: whole steps, as the engine runs them
     the others blocks moved at once
@@ -77,6 +78,8 @@ def points(settings: Settings, longest: int, budget_s: float, swaps: bool) -> li
     found += [Point("prefill", (t, p)) for t in chunks for p in priors if t + p <= longest]
     found += list(_mixed(settings, longest, d))
     found += list(_skewed(settings, longest, d))
+    if settings.max_num_batched_tokens > longest:  # a step's tokens are then several requests'
+        found += [Point("linear", (t,)) for t in _spread(longest, settings.max_num_batched_tokens, 3)[1:]]
     found += [Point("head", (r,)) for r in rows]
     found += [Point("host", (r, _prompt(settings, r))) for r in rows]
     found += [Point("block_copy", (n,)) for n in MOVED_BLOCKS if settings.paged]

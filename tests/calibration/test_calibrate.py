@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,14 @@ class TestWhatAProfilePrices:
         unequal = price(known, **load, decode_context=context, decode_context_squares=squares)
         equal = price(known, **load, decode_context=rows * long, decode_context_squares=rows * long**2)
         assert unequal == pytest.approx(equal, rel=1e-3)  # the mean was measured at a whole number of tokens
+
+    def test_steps_of_more_tokens_than_a_context_holds(self) -> None:
+        limits = replace(LIMITS, max_num_batched_tokens=200)
+        plan, samples = points(limits, 63, 1.0, True), Samples({})
+        measure(KnownTimes(), plan, samples, 0.0)
+        profile = assemble(Profile("known", {}), plan, samples, load_model(MODEL), 1024)
+        alone = price(profile, tokens=200) - price(profile)
+        assert alone == pytest.approx(linear(200) - linear(1), rel=1e-6)
 
     def test_the_hosts_time_can_be_overridden_by_name(self, known: Profile) -> None:
         times = from_profile(known, load_model(MODEL), coefficients={"host_step_s": 0.5})

@@ -41,6 +41,8 @@ class KnownTimes:
             return {"attention": decode(*point.at), "linear": linear(point.at[0])}
         if point.kind == "prefill":
             return {"attention": prefill(*point.at), "linear": linear(point.at[0])}
+        if point.kind == "linear":
+            return {"attention": 1.0, "linear": linear(point.at[0])}
         if point.kind == "mixed":
             return {"attention": 0.9 * (prefill(*point.at[:2]) + decode(*point.at[2:])), "linear": 0.0}
         if point.kind == "skew":
