@@ -12,7 +12,6 @@ from kvplan.catalog import ModelConfig
 from kvplan.catalog.lookup import find, load_table
 from kvplan.errors import InputError
 
-
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _DEFAULT_THETA = 10_000.0  # transformers' own default
 _DEFAULT_EPS = 1e-6

@@ -76,9 +76,7 @@ def _stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _parts(batch: StepBatch, group: int, window: int, device: torch.device) -> list[_Part]:
     decode = np.flatnonzero(batch.tokens == 1)
     parts = [_part(batch, group, window, decode, device)] if len(decode) else []
-    return parts + [
-        _part(batch, group, window, np.array([row]), device) for row in np.flatnonzero(batch.tokens > 1)
-    ]
+    return parts + [_part(batch, group, window, np.array([row]), device) for row in np.flatnonzero(batch.tokens > 1)]
 
 
 def _part(batch: StepBatch, group: int, window: int, rows: Longs, device: torch.device) -> _Part:
@@ -103,6 +101,8 @@ def _attend(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.T
     """
     b, kv_heads, _, head_dim = k.shape
     t, group = mask.shape[2], query.shape[1] // kv_heads
-    stacked = query.view(b, t, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, group * t, head_dim)
+    stacked = (
+        query.view(b, t, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, group * t, head_dim)
+    )
     out = F.scaled_dot_product_attention(stacked, k, v, attn_mask=mask.repeat(1, 1, group, 1))
     return out.view(b, kv_heads, group, t, head_dim).permute(0, 3, 1, 2, 4).reshape(b * t, kv_heads * group, head_dim)

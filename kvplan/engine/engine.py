@@ -50,7 +50,9 @@ class EngineOptions:
             device = torch.device("meta")
         if device.type not in ("cpu", "cuda"):
             raise InputError("unknown device", field="--device", value=self.device, hint="cpu, cuda or cuda:N")
-        if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        if device.type == "cuda" and (
+            not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
+        ):
             raise InputError("torch sees no such GPU", field="--device", value=self.device, hint="--device cpu")
         return device
 
@@ -64,12 +66,19 @@ class Engine:
     """
 
     def __init__(
-        self, shape: Architecture, settings: Settings, pool: PoolShape, options: EngineOptions, weights: Weights | None = None
+        self,
+        shape: Architecture,
+        settings: Settings,
+        pool: PoolShape,
+        options: EngineOptions,
+        weights: Weights | None = None,
     ) -> None:
         _require_executable(settings)
         device = options.torch_device()
         self.settings = settings
-        self.backend: Backend = backend_for(options.attention, device, cuda_graphs=options.cuda_graphs)
+        self.backend: Backend = backend_for(
+            options.attention, device, shape.head_dim, cuda_graphs=options.cuda_graphs
+        )
         if weights is None and options.weights is not None:
             weights = load_weights(shape, options.weights, device)
         elif weights is None:
@@ -107,7 +116,9 @@ class Engine:
     ) -> EngineRun:
         """Executes a workload to its end."""
         if self.settings.async_scheduling and workload.sequences is not None and (workload.sequences > 1).any():
-            raise InputError("async scheduling excludes several sequences a request", field="scheduler.async_scheduling")
+            raise InputError(
+                "async scheduling excludes several sequences a request", field="scheduler.async_scheduling"
+            )
         replica = Replica(self.settings, workload)
         executor = self.executor(workload)
         seconds = run_steps(replica, executor, names=names, log=log, progress=progress)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.engine.models import Pair
 
 from kvplan.core.check import check
 from kvplan.core.replica import Replica, Workload
@@ -17,6 +16,7 @@ from kvplan.engine.engine import Engine, EngineOptions
 from kvplan.engine.executor import TorchExecutor
 from kvplan.engine.loop import run_steps
 from kvplan.engine.pool import pool_shape
+from tests.engine.models import Pair
 
 SECONDS = 0.01
 

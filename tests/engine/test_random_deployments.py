@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, seed
+from hypothesis import HealthCheck, given
 from hypothesis import settings as budget
-from tests.core.random_runs import deployments
-from tests.engine.models import Pair
-from tests.engine.runs import run, worst_error
 
 from kvplan.core.replica import Workload
 from kvplan.core.settings import CacheGroup, Settings
+from tests.core.random_runs import deployments
+from tests.engine.models import Pair
+from tests.engine.runs import run, worst_error
 
 
 @pytest.mark.parametrize("kind", ["llama", "hybrid"])
