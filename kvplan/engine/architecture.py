@@ -59,6 +59,14 @@ class Architecture:
         """Query heads of one KV head."""
         return self.num_attention_heads // self.num_key_value_heads
 
+    @property
+    def parameters(self) -> int:
+        """Weights of its matrices; norms and biases, a hundred thousandth of them, are left out."""
+        heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads
+        layer = self.hidden_size * (heads * self.head_dim + 3 * self.intermediate_size)
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_hidden_layers * layer + embeddings
+
 
 def config_of(reference: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
     """The config.json behind what `kvplan.catalog.load_model` was given; it has read it once without complaint."""

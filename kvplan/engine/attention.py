@@ -59,6 +59,9 @@ def backend_for(name: str, device: torch.device, head_dim: int, *, cuda_graphs: 
         )
     if head_dim % 16 or head_dim > 256:
         raise InputError(
-            "the kernels take heads of a multiple of 16 up to 256", field="model.head_dim", value=head_dim, hint="--attention torch"
+            "the kernels take heads of a multiple of 16 up to 256",
+            field="model.head_dim",
+            value=head_dim,
+            hint="--attention torch",
         )
     return TritonBackend(cuda_graphs=cuda_graphs and device.type == "cuda")

@@ -15,13 +15,13 @@ from kvplan.core.settings import Settings
 from kvplan.engine.architecture import Architecture
 from kvplan.engine.attention import Backend, backend_for
 from kvplan.engine.decoder import Decoder
-from kvplan.engine.device_memory import DeviceMemory, device_memory
+from kvplan.engine.device_memory import DeviceMemory, device_memory, require_memory
 from kvplan.engine.executor import TorchExecutor
 from kvplan.engine.histories import Histories
 from kvplan.engine.loop import StepLog, run_steps
 from kvplan.engine.pool import KvPool, PoolShape
 from kvplan.engine.tokens import TokenIds
-from kvplan.engine.weights import Weights, load_weights, random_weights
+from kvplan.engine.weights import DTYPES, Weights, load_weights, random_weights
 from kvplan.errors import InputError
 
 
@@ -76,9 +76,9 @@ class Engine:
         _require_executable(settings)
         device = options.torch_device()
         self.settings = settings
-        self.backend: Backend = backend_for(
-            options.attention, device, shape.head_dim, cuda_graphs=options.cuda_graphs
-        )
+        self.backend: Backend = backend_for(options.attention, device, shape.head_dim, cuda_graphs=options.cuda_graphs)
+        if weights is None:
+            require_memory(device, shape.parameters * DTYPES[shape.dtype].itemsize, f"a {shape.dtype} model")
         if weights is None and options.weights is not None:
             weights = load_weights(shape, options.weights, device)
         elif weights is None:
