@@ -12,7 +12,6 @@ import torch
 
 from kvplan.errors import InfeasibleError
 
-
 GIB = 1 << 30
 
 

@@ -54,7 +54,7 @@ def test_blocks_survive_copies_and_a_trip_to_the_host(pairs: dict[str, Pair], dt
 
 def test_a_pool_that_no_machine_has(pairs: dict[str, Pair]) -> None:
     shape = replace(small(pairs["llama"], torch.float32), num_blocks=1 << 40)
-    with pytest.raises(InfeasibleError, match="a KV pool of .* GiB does not fit"):
+    with pytest.raises(InfeasibleError, match=r"a KV pool of .* GiB does not fit"):
         KvPool(shape, CPU)
 
 
