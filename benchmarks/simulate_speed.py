@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "paged": {"enable_prefix_caching": False},
     "paged, every step singly": {"enable_prefix_caching": False, "skip": False},
     "paged, prefix caching": {"enable_prefix_caching": True},
-    "paged, prefix caching, Azure lengths, a third of the prompt shared": {"enable_prefix_caching": True},
+    "paged, prefix caching, Azure lengths, half of the prompt tokens shared": {"enable_prefix_caching": True},
     "paged, prefix caching, Mooncake lengths and prefixes": {"enable_prefix_caching": True},
     "contiguous, max": {"layout": "contiguous", "reservation": "max", "enable_prefix_caching": False},
     "contiguous, oracle": {"layout": "contiguous", "reservation": "oracle", "enable_prefix_caching": False},
@@ -76,8 +76,8 @@ def repeated(trace: Any, requests: int) -> Any:
 
 
 def with_prefixes(workload: Any, requests: int) -> Any:
-    """Seven requests in ten begin with one of 6 texts of late, for four fifths of their prompt: Mooncake's share of
-    hits (about a third of the prompt tokens) on other lengths."""
+    """Seven requests in ten begin with one of 6 texts of late, for four fifths of their prompt: Mooncake-like
+    prefixes on other lengths (half of the prompt tokens hit)."""
     from dataclasses import replace as changed
 
     rng = np.random.default_rng(0)

@@ -28,6 +28,7 @@ PLAN_TERMS = (
     "cuda_graphs_bytes",
     "kv_cache_bytes",
     "bytes_per_block",
+    "num_gpu_blocks",
 )
 
 
