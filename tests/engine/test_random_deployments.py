@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as budget
 
 from kvplan.core.replica import Workload
@@ -16,7 +16,7 @@ from tests.engine.runs import run, worst_error
 
 
 @pytest.mark.parametrize("kind", ["llama", "hybrid"])
-@budget(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@budget(max_examples=40, deadline=None, database=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(drawn=deployments())
 def test_random_deployments(pairs: dict[str, Pair], kind: str, drawn: tuple[Settings, Workload]) -> None:
     settings, work = drawn
