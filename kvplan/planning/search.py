@@ -69,6 +69,8 @@ class Search:
     Args:
         windows: the traffics that must all be carried: windows of one trace, or several seeds.
         progress: called with a sentence on what is simulated.
+
+    ``known``: (candidate's order, replicas, rate) to the judgements, everything that was simulated.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Search:
         self.ask = ask
         self.simulations = 0
         self._progress = progress or (lambda _: None)
-        self._known: dict[tuple[int, int, float], tuple[Judgement, ...]] = {}
+        self.known: dict[tuple[int, int, float], tuple[Judgement, ...]] = {}
 
     def cheapest(self, candidates: Sequence[Candidate]) -> Answer | None:
         """None where none of them carries the rate with `max_gpus`."""
@@ -124,14 +126,14 @@ class Search:
     def judged(self, candidate: Candidate, replicas: int, rate: float) -> tuple[Judgement, ...]:
         """The windows' judgements, up to the first that fails."""
         key = (candidate.order, replicas, rate)
-        if key not in self._known:
+        if key not in self.known:
             judgements: list[Judgement] = []
             for window in self.windows:
                 judgements.append(self._simulate(candidate, replicas, at_speed(window, rate / self.ask.trace_rate)))
                 if not judgements[-1].ok:
                     break
-            self._known[key] = tuple(judgements)
-        return self._known[key]
+            self.known[key] = tuple(judgements)
+        return self.known[key]
 
     def capacity(self, candidate: Candidate, replicas: int) -> float:
         """The largest rate that it carries, in steps of 2%."""
