@@ -6,14 +6,16 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 PINS   := pyproject.toml constraints.txt
 RESULTS ?= results/azure-conversation
+PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
-.PHONY: demo test check bench readme clean help
+.PHONY: demo test check bench studies readme clean help
 
 help:
 	@echo "make demo    simulate a real trace's shape under paged and contiguous KV caches (no torch, no GPU)"
 	@echo "make test    all tests"
 	@echo "make check   format, lint, types, import directions, README tables"
 	@echo "make bench   measure, and write benchmarks/results/*.json"
+	@echo "make studies remake the published studies in reports/"
 	@echo "make readme  rewrite README.md's tables and picture from what was measured"
 
 demo: $(VENV)/.base
@@ -29,9 +31,14 @@ check: $(VENV)/.check
 	$(VENV)/bin/lint-imports
 	$(PY) scripts/readme_tables.py --check
 
+BENCHMARKS ?= accuracy simulate_speed read_and_report_speed
+
 bench: $(VENV)/.test
-	@for script in benchmarks/[a-z]*.py; do [ -e "$$script" ] || continue; echo "== $$script"; $(PY) $$script || exit 1; done
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(PY) benchmarks/$$name.py || exit 1; done
 	$(PY) scripts/readme_tables.py
+
+studies: $(VENV)/.base
+	$(PY) reports/remake.py
 
 readme: $(VENV)/.base
 	$(PY) scripts/readme_tables.py

@@ -30,7 +30,7 @@ def closed_loop(
     return Served(*_serve(tables, load, concurrency, prompt, output, requests, budget))
 
 
-@njit(cache=True)
+@njit  # no cache on disk: Numba would not notice an edit of step_time.py
 def _serve(tables, load, concurrency, prompt, output, requests, budget):
     computed = np.zeros(concurrency, np.int64)  # by place in the running list
     arrived = np.zeros(concurrency)

@@ -42,6 +42,7 @@ START = {
     "host_row_s": 5e-6,
     "all_reduce_s": 10e-6,
 }
+START_EXPERTS = {"expert_read_efficiency": 0.5, "expert_layer_s": 20e-6}
 """The coefficients that are fitted, and round guesses where the fit begins."""
 
 
@@ -166,14 +167,22 @@ def loss(chosen: list[Case], coefficients: Mapping[str, float]) -> float:
     return total / len(chosen)
 
 
-def fit(chosen: list[Case]) -> dict[str, float]:
-    """Coordinate descent in the logarithm from `START`, steps halved until they no longer help."""
-    at = dict(START)
+def fit(every: list[Case]) -> dict[str, float]:
+    """All of `START` on the dense models, then how experts are read on the MoE ones."""
+    clear = [case for case in every if not case.replicas_unclear]
+    found = descend([case for case in clear if not case.config.is_moe], START, list(START))
+    moe = [case for case in clear if case.config.is_moe]
+    return descend(moe, {**found, **START_EXPERTS}, list(START_EXPERTS))
+
+
+def descend(chosen: list[Case], start: Mapping[str, float], names: list[str]) -> dict[str, float]:
+    """Coordinate descent in the logarithm, steps halved until they no longer help."""
+    at = dict(start)
     best = loss(chosen, at)
     step = 0.4
     while step > 0.04:
         moved = False
-        for name in START:
+        for name in names:
             for factor in (math.exp(step), math.exp(-step)):
                 tried = {**at, name: at[name] * factor}
                 if name.endswith("efficiency"):
@@ -231,11 +240,9 @@ def main() -> None:
     every = list(cases(arguments.csv))
     judged: dict[str, dict[str, float]] = {}
     if arguments.fit:
-        dense = [case for case in every if not case.config.is_moe and not case.replicas_unclear]
-        for system in sorted({case.system for case in dense}):
-            judged[system] = fit([case for case in dense if case.system != system])
-            print(f"fitted without {system}: {judged[system]}")
-        print(f"fitted on all: {fit(dense)}")
+        for system in sorted({case.system for case in every}):
+            judged[system] = fit([case for case in every if case.system != system])
+            print(f"fitted without {system}: {judged[system]}", flush=True)
     rows = []
     for case in every:
         row = {

@@ -4,8 +4,9 @@
     python benchmarks/kernels_aot.py --json rows.json     and as JSON
     python benchmarks/kernels_aot.py --only decode fp8    variants whose name holds all of these words
 
-Needs no GPU: the launchers are given tensors on torch's ``meta`` device and the target they would find, and what they
-chose is compiled. Exits 1 when a variant spills registers or lacks its matrix instructions or wide loads.
+Needs no GPU: the launchers are given tensors on torch's ``meta`` device and the target they would find, and
+what they chose is compiled. Exits 1 when a variant spills registers or lacks its matrix instructions or wide
+loads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +38,14 @@ SEQS, CONTEXT = 8, 8192
 
 @dataclass(frozen=True)
 class Variant:
-    """A shape some launcher is given. ``launches(target)`` is what it would launch there; all of it is compiled."""
+    """A shape some launcher is given. ``launches(target)`` is what it would launch there; all of it is
+    compiled."""
 
     name: str
     launches: Callable[[Target], list[Launch]]
     matrix: bool = True
-    """Whether the tile allows matrix instructions: fp32 beyond head_dim 128 has none on NVIDIA, moves have none."""
+    """Whether the tile allows matrix instructions: fp32 beyond head_dim 128 has none on NVIDIA, moves have
+    none."""
     wide: bool = True
     """Whether the data is moved 16 bytes a thread at a time."""
 
@@ -57,11 +60,19 @@ def scales(heads: int, cache: torch.dtype) -> dict[str, torch.Tensor | None]:
 
 
 def decode_variant(
-    heads: tuple[int, int] = (32, 8), dim: int = 128, dtype: torch.dtype = BF16, cache: torch.dtype | None = None,
-    block: int = 16, paged: bool = True, rows: bool = False, k: int = 1, **options: Any,
-) -> Variant:  # fmt: skip
+    heads: tuple[int, int] = (32, 8),
+    dim: int = 128,
+    dtype: torch.dtype = BF16,
+    cache: torch.dtype | None = None,
+    block: int = 16,
+    paged: bool = True,
+    rows: bool = False,
+    k: int = 1,
+    **options: Any,
+) -> Variant:
     cache = cache or dtype
-    name = f"{'paged' if paged else 'contiguous'} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
+    kind = "paged" if paged else "contiguous"
+    name = f"{kind} decode {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]}"
     name += f" B{block}" * paged + f" k{k}" * (k > 1) + " rows" * rows
     name += "".join(f" {key}" for key in options if key != "num_splits") + " unsplit" * ("num_splits" in options)
 
@@ -80,9 +91,13 @@ def decode_variant(
 
 
 def prefill_variant(
-    heads: tuple[int, int] = (32, 8), dim: int = 128, dtype: torch.dtype = BF16, cache: torch.dtype | None = None,
-    block: int = 16, **options: Any,
-) -> Variant:  # fmt: skip
+    heads: tuple[int, int] = (32, 8),
+    dim: int = 128,
+    dtype: torch.dtype = BF16,
+    cache: torch.dtype | None = None,
+    block: int = 16,
+    **options: Any,
+) -> Variant:
     cache = cache or dtype
     name = f"prefill {heads[0]}q{heads[1]}kv d{dim} {SHORT[dtype]}/{SHORT[cache]} B{block}"
     name += "".join(f" {key}" for key in options)
@@ -108,9 +123,16 @@ def mla_variant(
     def launches(target: Target) -> list[Launch]:
         q = empty(SEQS * k, heads, latent + rope, dtype=dtype)
         return mla.mla_launches(
-            q, empty(4096, block, latent + rope, dtype=dtype), empty(SEQS, CONTEXT // block), empty(SEQS),
-            empty(SEQS * k, heads, latent, dtype=dtype), latent=latent, scale=0.1, query_tokens=k, target=target,
-        )  # fmt: skip
+            q,
+            empty(4096, block, latent + rope, dtype=dtype),
+            empty(SEQS, CONTEXT // block),
+            empty(SEQS),
+            empty(SEQS * k, heads, latent, dtype=dtype),
+            latent=latent,
+            scale=0.1,
+            query_tokens=k,
+            target=target,
+        )
 
     name = f"latent decode {heads}q {latent}+{rope} {SHORT[dtype]} B{block}" + f" k{k}" * (k > 1)
     return Variant(name, launches, matrix=dtype != FP32)
@@ -132,7 +154,8 @@ def move_variants() -> Iterator[Variant]:
 
 
 def variants() -> list[Variant]:
-    """Every tile that a launcher chooses by shape and dtype, and every compile-time feature, at least once each."""
+    """Every tile that a launcher chooses by shape and dtype, and every compile-time feature, at least once
+    each."""
     return [
         *(decode_variant(block=block) for block in (1, 16, 48, 256)),
         decode_variant(paged=False),
@@ -208,13 +231,15 @@ class Job:
     launch: int
 
 
-def jobs(chosen: list[int]) -> list[Job]:
+def jobs(chosen: list[int], targets: Collection[str]) -> list[Job]:
     """Each distinct kernel of the chosen variants once: many share the one that joins splits."""
     found: dict[str, Job] = {}
     for index in chosen:
-        for name, target in AOT_TARGETS.items():
+        for name in targets:
+            target = AOT_TARGETS[name]
             for place, launch in enumerate(variants()[index].launches(target)):
-                key = f"{name} {launch.kernel.__name__} {launch.num_warps} {launch.num_stages} {aot.signature(launch)}"
+                built = (launch.kernel.__name__, launch.num_warps, launch.num_stages, aot.signature(launch))
+                key = f"{name} {built}"
                 found.setdefault(key, Job(index, name, place))
     return list(found.values())
 
@@ -229,7 +254,17 @@ def compile_job(job: Job) -> dict[str, Any]:
     return row
 
 
-COLUMNS = ("registers", "spilled", "shared_bytes", "programs_per_sm", "occupancy", "async_copies", "wide_loads", "matrix_ops", "instructions")  # fmt: skip
+COLUMNS = (
+    "registers",
+    "spilled",
+    "shared_bytes",
+    "programs_per_sm",
+    "occupancy",
+    "async_copies",
+    "wide_loads",
+    "matrix_ops",
+    "instructions",
+)
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -244,11 +279,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     parser.add_argument("--only", nargs="*", default=[], help="variants whose name holds all of these words")
+    parser.add_argument("--targets", nargs="*", choices=AOT_TARGETS, default=list(AOT_TARGETS))
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
     arguments = parser.parse_args()
     chosen = [i for i, v in enumerate(variants()) if all(word in v.name for word in arguments.only)]
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        rows = list(pool.map(compile_job, jobs(chosen), chunksize=4))
+        rows = list(pool.map(compile_job, jobs(chosen, arguments.targets), chunksize=4))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(markdown(rows))

@@ -168,6 +168,8 @@ def _timing(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> StepTimes:
             model,
             tensor_parallel_size=scenario.parallel.tensor_parallel_size,
             gpu=gpu,
+            async_scheduling=bool(scenario.scheduler.async_scheduling),
+            coefficients=timing.coefficients,
         )
     return roofline(
         model,
@@ -175,5 +177,6 @@ def _timing(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> StepTimes:
         tensor_parallel_size=scenario.parallel.tensor_parallel_size,
         pipeline_parallel_size=scenario.parallel.pipeline_parallel_size,
         kv_cache_dtype=scenario.cache.kv_cache_dtype,
+        async_scheduling=bool(scenario.scheduler.async_scheduling),
         coefficients=timing.roofline,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,11 @@ def simulate(
     workload = workload_of(trace)
     for index, (name, run, deployment) in enumerate(runs):
         log = steps if index == 0 else None
-        replica, wall_s = run_replica(deployment, workload, trace, name, progress=progress, steps=log, skip=skip)
+        replica, wall_s, warnings = run_replica(
+            deployment, workload, trace, name, progress=progress, steps=log, skip=skip
+        )
         requests = requests_table(name, replica.core, trace)
-        summaries.append(run_summary(name, run, deployment, replica, requests, wall_s))
+        summaries.append(run_summary(name, run, deployment, replica, requests, wall_s, warnings))
         frames.append(
             (
                 requests,
@@ -96,10 +99,11 @@ def run_replica(
     progress: Progress | None = None,
     steps: str | Path | None = None,
     skip: bool = True,
-) -> tuple[Replica, float]:
-    """One deployment through all of a workload. Returns the replica as it is at the end, and the seconds it took."""
-    from dataclasses import replace
+) -> tuple[Replica, float, list[str]]:
+    """One deployment through all of a workload.
 
+    Returns the replica as it is at the end, the seconds that took, and where its step times left what was measured.
+    """
     settings = replace(deployment.settings, skip=skip and steps is None)
     replica = Replica(settings, workload)
     tables = deployment.timing.compiled()
@@ -109,7 +113,8 @@ def run_replica(
         run_logging_steps(replica, tables, trace, Path(steps), progress=report)
     else:
         replica.run(tables, progress=report)
-    return replica, time.perf_counter() - begin
+    wall_s = time.perf_counter() - begin
+    return replica, wall_s, [*deployment.timing.warnings, *deployment.timing.beyond(tables)]
 
 
 def workload_of(trace: Trace) -> Workload:

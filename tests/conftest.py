@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU is needed; it must stand before anything imports triton
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 """Real traces and reference values, beside the repository; not part of it."""

@@ -126,9 +126,7 @@ def test_killed_at_fifty_random_moments_a_file_is_always_whole(tmp_path):
     moments = random.Random(0)
     numbers = []
     for _ in range(50):
-        child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(target)], cwd=ROOT, stdout=subprocess.PIPE
-        )
+        child = subprocess.Popen([sys.executable, "-c", WRITER, str(target)], cwd=ROOT, stdout=subprocess.PIPE)
         child.stdout.readline()
         time.sleep(moments.uniform(0, 0.05))
         child.kill()
@@ -158,9 +156,7 @@ def test_a_trace_killed_while_written_is_whole_or_absent(tmp_path, suffix):
     moments = random.Random(1)
     for _ in range(5):
         target.unlink(missing_ok=True)
-        child = subprocess.Popen(
-            [sys.executable, "-c", TRACE_WRITER, str(target)], cwd=ROOT, stdout=subprocess.PIPE
-        )
+        child = subprocess.Popen([sys.executable, "-c", TRACE_WRITER, str(target)], cwd=ROOT, stdout=subprocess.PIPE)
         child.stdout.readline()
         time.sleep(moments.uniform(0, 0.1))
         child.kill()

@@ -12,13 +12,13 @@
     copy_blocks                 copy-on-write
     gather_blocks, scatter_blocks   swap out, swap in
 
-Cache layout: ``k_cache`` and ``v_cache`` are ``[num_blocks, block_size, num_kv_heads, head_dim]`` of any strides whose
-last is 1 and which both share; a pool ``[layers, 2, num_blocks, block_size, num_kv_heads, head_dim]`` gives each layer
-its pair as ``pool[layer].unbind(0)`` and ``pool.flatten(0, 1)`` to the block moves. Torch references of all of it are
-in :mod:`kvplan_kernels.reference`.
+Cache layout: ``k_cache`` and ``v_cache`` are ``[num_blocks, block_size, num_kv_heads, head_dim]`` of any
+strides whose last is 1 and which both share; a pool ``[layers, 2, num_blocks, block_size, num_kv_heads,
+head_dim]`` gives each layer its pair as ``pool[layer].unbind(0)`` and ``pool.flatten(0, 1)`` to the block
+moves. Torch references of all of it are in :mod:`kvplan_kernels.reference`.
 
-This package knows nothing of kvplan; it imports torch and triton only. Triton 3.6 to 3.9, with TRITON_INTERPRET=1
-(set before ``import triton``) on a CPU.
+This package knows nothing of kvplan; it imports torch and triton only. Triton 3.6 to 3.9, with
+TRITON_INTERPRET=1 (set before ``import triton``) on a CPU.
 """
 
 from kvplan_kernels.batch import BatchPlan, paged_attention, paged_prefill_attention, plan_batch

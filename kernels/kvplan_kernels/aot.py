@@ -1,7 +1,7 @@
 """Compile a launch for a GPU that is not there, and read from the machine code what it costs.
 
-``ptxas`` and ``cuobjdump`` come in Triton's own wheel; AMD's compiler writes its figures into the assembly. The
-interpreter must be off in the process (TRITON_INTERPRET unset).
+``ptxas`` and ``cuobjdump`` come in Triton's own wheel; AMD's compiler writes its figures into the assembly.
+The interpreter must be off in the process (TRITON_INTERPRET unset).
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ from kvplan_kernels.launch import Launch
 from kvplan_kernels.target import Target
 
 _POINTER = {
-    torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.uint8: "*u8", torch.int8: "*i8",
-    torch.int32: "*i32", torch.int64: "*i64", torch.int16: "*i16",
-}  # fmt: skip
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.uint8: "*u8",
+    torch.int8: "*i8",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.int16: "*i16",
+}
 _REGISTERS_PER_SM = 65536
 _WAVE_REGISTERS = 512
-"""Vector registers of a gfx942 SIMD a lane, shared among its waves; eight waves at most (CDNA3 ISA guide, 3.6)."""
+"""Vector registers of a gfx942 SIMD a lane, shared among its waves; eight waves at most (CDNA3 ISA guide,
+3.6)."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,8 @@ class Compiled:
         registers: per thread (gfx942: vector registers a lane, accumulators included).
         spilled: bytes spilled to local memory a thread, stores and loads together, stack frame included.
         shared_bytes: static and dynamic shared memory (LDS) a program.
-        programs_per_sm: resident programs a multiprocessor (compute unit), by registers, threads and shared memory.
+        programs_per_sm: resident programs a multiprocessor (compute unit), by registers, threads and shared
+            memory.
         occupancy: resident warps over the most the hardware holds.
         async_copies: 16-byte asynchronous copies, global to shared (LDGSTS.128); none on gfx942.
         wide_loads: 16-byte loads from global memory into registers.
@@ -62,8 +70,8 @@ class Compiled:
 def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
     """(types, constants, divisibility) of a launch, specialized as the JIT would at run time.
 
-    Pointers count as 16-byte aligned, as torch's allocations are; integers divisible by 16 are marked so, and 1 and
-    None become constants.
+    Pointers count as 16-byte aligned, as torch's allocations are; integers divisible by 16 are marked so, and
+    1 and None become constants.
     """
     types: dict[str, str] = {}
     constants: dict[str, Any] = dict(launch.constants)

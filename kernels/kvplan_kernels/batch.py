@@ -1,8 +1,9 @@
 """A mixed batch in one step: sequences that decode beside sequences that prefill.
 
-Planned once a step on the host, run once a layer: :func:`plan_batch` sorts the rows, cuts the chunks into query
-tiles and uploads everything the kernels read in one copy; :func:`paged_attention` runs the decode kernel over the
-rows with one query token and the prefill kernel over the rest, each writing its own tokens of ``out``.
+Planned once a step on the host, run once a layer: :func:`plan_batch` sorts the rows, cuts the chunks into
+query tiles and uploads everything the kernels read in one copy; :func:`paged_attention` runs the decode
+kernel over the rows with one query token and the prefill kernel over the rest, each writing its own tokens of
+``out``.
 
 Example: query_lens (1, 5, 1), context_lens (40, 5, 7), tiles of 4 tokens::
 
@@ -28,7 +29,8 @@ from kvplan_kernels.prefill import prefill_launch
 from kvplan_kernels.target import Target, target_of
 
 _ALIGN = 4
-"""int32 elements in 16 bytes: each part of the upload starts on it, as every launch's pointers do (else: a recompile)."""
+"""int32 elements in 16 bytes: each part of the upload starts on it, as every launch's pointers do (else: a
+recompile)."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,12 @@ def plan_batch(
     """
     device = torch.device(device)
     target = target or target_of(device)
-    require(len(query_lens) == len(context_lens), "context_lens", f"must have {len(query_lens)} entries", len(context_lens))  # fmt: skip
+    require(
+        len(query_lens) == len(context_lens),
+        "context_lens",
+        f"must have {len(query_lens)} entries",
+        len(context_lens),
+    )
     for index, (new, context) in enumerate(zip(query_lens, context_lens, strict=True)):
         require(new >= 1, f"query_lens[{index}]", "must be at least 1", new)
         require(context >= new, f"context_lens[{index}]", f"must include the {new} new tokens", context)
@@ -142,7 +149,8 @@ def attention_launches(
     num_splits: int | None = None,
     **options: Any,
 ) -> list[Launch]:
-    """The launches of a planned batch: decode rows (one or two kernels), then prefill tiles; none for an empty part."""
+    """The launches of a planned batch: decode rows (one or two kernels), then prefill tiles; none for an
+    empty part."""
     require(q.shape[0] == plan.num_tokens, "q", f"must have the plan's {plan.num_tokens} tokens", q.shape[0])
     launches = []
     if plan.decode_rows.shape[0]:
@@ -175,11 +183,13 @@ def paged_attention(
 
     Args:
         q: [tokens, num_query_heads, head_dim], sequences in the plan's order.
-        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim]; this step's K and V already written.
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim]; this step's K and V already
+            written.
         block_table: int32 [num_seqs, max_blocks].
         plan: from :func:`plan_batch`, for these heads and dtypes.
         out: where to write; a new tensor by default.
-        options: ``scale, window, softcap, k_scale, v_scale, num_splits, target`` as in ``paged_decode_attention``.
+        options: ``scale, window, softcap, k_scale, v_scale, num_splits, target`` as in
+            ``paged_decode_attention``.
 
     Raises:
         KernelInputError: an argument does not fit; nothing was launched.
@@ -202,7 +212,8 @@ def paged_prefill_attention(
     target: Target | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    """Attention of chunks over their cached prefixes, planned and run: :func:`paged_attention` for one call."""
+    """Attention of chunks over their cached prefixes, planned and run: :func:`paged_attention` for one
+    call."""
     plan = plan_batch(
         query_lens,
         context_lens,

@@ -2,21 +2,21 @@
 
 Maths, for every plane p (a layer's K or V)::
 
-    copy      pool[p, destination] = pool[p, source]         for each (source, destination)
-    gather    staging[p, i]        = pool[p, blocks[i]]      swap out: one contiguous buffer for one large transfer
-    scatter   pool[p, blocks[i]]   = staging[p, i]           swap in
+    copy      pool[p, destination] = pool[p, source]      for each (source, destination)
+    gather    staging[p, i]        = pool[p, blocks[i]]   swap out: one buffer for one large transfer
+    scatter   pool[p, blocks[i]]   = staging[p, i]        swap in
 
-A block is moved as bytes, 16 a load, whatever its dtype. One launch serves all layers. The staging buffer may lie on
-the device or in pinned host memory that the device can address.
+A block is moved as bytes, 16 a load, whatever its dtype. One launch serves all layers. The staging buffer may
+lie on the device or in pinned host memory that the device can address.
 
-======== ============================================== ============ ===============================================
-tensor   shape                                          dtype        layout
-======== ============================================== ============ ===============================================
-pool     [planes, num_blocks, ...block]                 any          each block contiguous, a multiple of 16 bytes
-staging  [planes, n, ...block]                          as pool      each block contiguous
-pairs    [n, 2]                                         int32 int64  contiguous; source, destination
-blocks   [n]                                            int32 int64  no block twice when scattering
-======== ============================================== ============ ===============================================
+======= ============================== =========== ==========================================
+tensor  shape                          dtype       layout
+======= ============================== =========== ==========================================
+pool    [planes, num_blocks, ...block] any         a block contiguous, a multiple of 16 bytes
+staging [planes, n, ...block]          as pool     a block contiguous
+pairs   [n, 2]                         int32 int64 contiguous; source, destination
+blocks  [n]                            int32 int64 no block twice when scattering
+======= ============================== =========== ==========================================
 """
 
 from __future__ import annotations
@@ -70,14 +70,13 @@ def move_kernel(
 def _as_words(field: str, blocks: torch.Tensor) -> torch.Tensor:
     """[planes, blocks, words] int64 view of [planes, blocks, ...block]; the blocks need not be neighbours."""
     require(blocks.dim() >= 3, field, "must have shape [planes, num_blocks, ...block]", tuple(blocks.shape))
-    require(blocks[0, :1].is_contiguous() if blocks.shape[0] and blocks.shape[1] else True, field, "must have contiguous blocks", blocks.stride())  # fmt: skip
+    whole = 0 in blocks.shape or blocks[0, 0].is_contiguous()
+    require(whole, field, "must have contiguous blocks", blocks.stride())
     size = blocks.element_size()
     block_bytes = prod(blocks.shape[2:]) * size
     require(block_bytes % 16 == 0, field, "must have blocks of a multiple of 16 bytes", block_bytes)
     for stride in blocks.stride()[:2]:
-        require(
-            stride * size % 16 == 0, field, "must have planes and blocks 16 bytes aligned", blocks.stride()
-        )
+        require(stride * size % 16 == 0, field, "must have planes and blocks 16 bytes aligned", blocks.stride())
     flat = blocks.as_strided((*blocks.shape[:2], block_bytes // size), (*blocks.stride()[:2], 1))
     return flat.view(torch.int64)
 
@@ -95,16 +94,20 @@ def _launch(
         move_kernel,
         grid=(moves, -(-words // WORDS_PER_PROGRAM), planes),
         args={
-            "source_ptr": source, "destination_ptr": destination,
-            "source_index_ptr": source_index, "destination_index_ptr": destination_index,
-            "source_stride_plane": source.stride(0), "source_stride_block": source.stride(1),
-            "destination_stride_plane": destination.stride(0), "destination_stride_block": destination.stride(1),
+            "source_ptr": source,
+            "destination_ptr": destination,
+            "source_index_ptr": source_index,
+            "destination_index_ptr": destination_index,
+            "source_stride_plane": source.stride(0),
+            "source_stride_block": source.stride(1),
+            "destination_stride_plane": destination.stride(0),
+            "destination_stride_block": destination.stride(1),
             "words": words,
         },
         constants={"INDEX_STEP": step, "BLOCK": WORDS_PER_PROGRAM},
         num_warps=4,
         num_stages=1,
-    )  # fmt: skip
+    )
 
 
 def copy_launch(pool: torch.Tensor, pairs: torch.Tensor) -> Launch:
@@ -134,9 +137,7 @@ def _pool_and_staging(
     words = _as_words("pool", pool)
     check_tensor("blocks", blocks, shape=[None], dtypes=INDEX, device=pool.device)
     wanted = (pool.shape[0], blocks.shape[0], *pool.shape[2:])
-    require(
-        tuple(staging.shape) == wanted, "staging", f"must have shape {list(wanted)}", tuple(staging.shape)
-    )
+    require(tuple(staging.shape) == wanted, "staging", f"must have shape {list(wanted)}", tuple(staging.shape))
     require(staging.dtype == pool.dtype, "staging", f"must be {pool.dtype}", str(staging.dtype))
     reachable = staging.device == pool.device or staging.is_pinned()
     require(reachable, "staging", f"must lie on {pool.device} or in pinned host memory", str(staging.device))
@@ -148,8 +149,8 @@ def copy_blocks(pool: torch.Tensor, pairs: torch.Tensor) -> None:
 
     Args:
         pool: [planes, num_blocks, ...block].
-        pairs: [n, 2], (source, destination). A source may serve several destinations; no destination may appear
-            twice or be a source of the same call: the copies run at once.
+        pairs: [n, 2], (source, destination). A source may serve several destinations; no destination may
+            appear twice or be a source of the same call: the copies run at once.
 
     Raises:
         KernelInputError: an argument does not fit; nothing was copied.

@@ -4,20 +4,21 @@ Maths, for token i with slot s = slots[i] >= 0, KV head g::
 
     k_cache[s // block_size, s % block_size, g] = store(key[i, g] / k_scale[g])      and v likewise
 
-``store`` is a cast for float caches; for e4m3 it saturates at ±448, for int8 at ±127, and both round to nearest even.
-e4m3 is encoded in integer arithmetic, bit for bit what torch's cast gives, since sm_80 and gfx942 have no instruction
-for it. A slot of -1 (padding) is skipped. Two tokens with one slot race: the caller never gives that.
+``store`` is a cast for float caches; for e4m3 it saturates at ±448, for int8 at ±127, and both round to
+nearest even. e4m3 is encoded in integer arithmetic, bit for bit what torch's cast gives, since sm_80 and
+gfx942 have no instruction for it. A slot of -1 (padding) is skipped. Two tokens with one slot race: the
+caller never gives that.
 
-======== =================================================== ==================== ==================================
-tensor   shape                                               dtype                layout
-======== =================================================== ==================== ==================================
-key      [tokens, num_kv_heads, head_dim]                    fp16 bf16 fp32       last stride 1 (a slice of qkv will do)
-value    as key                                              as key               own strides
-k_cache  [num_blocks, block_size, num_kv_heads, head_dim]    + fp8 e4m3, int8     any strides, last one 1
-v_cache  as k_cache                                          as k_cache           k_cache's strides
-slots    [tokens]                                            int32 int64          block · block_size + offset, or -1
-k_scale  [num_kv_heads]                                      fp32                 quantized caches only
-======== =================================================== ==================== ==================================
+======= ================================================ ============== ===============================
+tensor  shape                                            dtype          layout
+======= ================================================ ============== ===============================
+key     [tokens, num_kv_heads, head_dim]                 fp16 bf16 fp32 last stride 1 (a slice of qkv)
+value   as key                                           as key         own strides
+k_cache [num_blocks, block_size, num_kv_heads, head_dim] + e4m3, int8   any strides, last one 1
+v_cache as k_cache                                       as k_cache     k_cache's strides
+slots   [tokens]                                         int32 int64    block · block_size + offset, -1
+k_scale [num_kv_heads]                                   fp32           quantized caches only
+======= ================================================ ============== ===============================
 """
 
 from __future__ import annotations
@@ -105,11 +106,7 @@ def write_kernel(
         heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
         offs_d = tl.arange(0, BLOCK_D)
         mask = (heads < HEADS)[:, None] & (offs_d < HEAD_DIM)[None, :]
-        rows = (
-            slot // BLOCK_SIZE * stride_block
-            + slot % BLOCK_SIZE * stride_token
-            + heads.to(tl.int64) * stride_head
-        )
+        rows = slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token + heads.to(tl.int64) * stride_head
         target = rows[:, None] + offs_d[None, :]
         key = tl.load(
             key_ptr + token * key_stride_token + (heads * key_stride_head)[:, None] + offs_d[None, :],
@@ -141,14 +138,10 @@ def write_launch(
     tokens, heads, head_dim = key.shape
     check_head_dim("key", head_dim)
     check_tensor("value", value, shape=[tokens, heads, head_dim], dtypes=[key.dtype], device=device)
-    check_tensor(
-        "k_cache", k_cache, shape=[None, None, heads, head_dim], dtypes=FLOATS + QUANTIZED, device=device
-    )
+    check_tensor("k_cache", k_cache, shape=[None, None, heads, head_dim], dtypes=FLOATS + QUANTIZED, device=device)
     check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), dtypes=[k_cache.dtype], device=device)
     strides = k_cache.stride()
-    require(
-        v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride()
-    )
+    require(v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride())
     check_tensor("slots", slots, shape=[tokens], dtypes=[torch.int32, torch.int64], device=device)
     check_scales(k_scale, v_scale, k_cache, heads)
     width = next_power_of_2(head_dim)
@@ -158,19 +151,32 @@ def write_launch(
         write_kernel,
         grid=(tokens, -(-heads // block_h)),
         args={
-            "key_ptr": key, "value_ptr": value, "k_cache_ptr": as_stored(k_cache), "v_cache_ptr": as_stored(v_cache),
-            "slot_ptr": slots, "k_scale_ptr": k_scale, "v_scale_ptr": v_scale,
-            "key_stride_token": key.stride(0), "key_stride_head": key.stride(1),
-            "value_stride_token": value.stride(0), "value_stride_head": value.stride(1),
-            "stride_block": strides[0], "stride_token": strides[1], "stride_head": strides[2],
+            "key_ptr": key,
+            "value_ptr": value,
+            "k_cache_ptr": as_stored(k_cache),
+            "v_cache_ptr": as_stored(v_cache),
+            "slot_ptr": slots,
+            "k_scale_ptr": k_scale,
+            "v_scale_ptr": v_scale,
+            "key_stride_token": key.stride(0),
+            "key_stride_head": key.stride(1),
+            "value_stride_token": value.stride(0),
+            "value_stride_head": value.stride(1),
+            "stride_block": strides[0],
+            "stride_token": strides[1],
+            "stride_head": strides[2],
         },
         constants={
-            "BLOCK_SIZE": k_cache.shape[1], "HEADS": heads, "BLOCK_H": block_h, "HEAD_DIM": head_dim, "BLOCK_D": width,
+            "BLOCK_SIZE": k_cache.shape[1],
+            "HEADS": heads,
+            "BLOCK_H": block_h,
+            "HEAD_DIM": head_dim,
+            "BLOCK_D": width,
             "KV_FORMAT": formats.get(k_cache.dtype, "float"),
         },
         num_warps=max(1, min(4, block_h * width // 512)),  # 8 elements a thread, also with AMD's 64 lanes a warp
         num_stages=1,
-    )  # fmt: skip
+    )
 
 
 def write_kv(
@@ -188,7 +194,8 @@ def write_kv(
     Args:
         key, value: [tokens, num_kv_heads, head_dim].
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], one pair of strides.
-        slots: [tokens], block · block_size + offset, -1 to skip. Not checked against the pool: they are on the device.
+        slots: [tokens], block · block_size + offset, -1 to skip. Not checked against the pool: they are on
+            the device.
         k_scale, v_scale: fp32 [num_kv_heads], needed for an fp8 or int8 cache.
 
     Raises:

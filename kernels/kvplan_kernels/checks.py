@@ -1,4 +1,5 @@
-"""What the launchers refuse, and how a cache's dtype decides the arithmetic. Nothing here touches a device's data."""
+"""What the launchers refuse, and how a cache's dtype decides the arithmetic. Nothing here touches a device's
+data."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def check_tensor(
     dtypes: Sequence[torch.dtype],
     device: torch.device,
 ) -> None:
-    """``tensor`` has this shape (None: any length), one of the dtypes, lies on the device, last axis contiguous."""
+    """``tensor`` has this shape (None: any length), one of the dtypes, lies on the device, last axis
+    contiguous."""
     fits = tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )
@@ -74,28 +76,23 @@ def check_attention(
     context_lens: torch.Tensor,
     out: torch.Tensor,
 ) -> tuple[int, int, int]:
-    """The tensors every attention takes; (query heads, KV heads, head_dim). Without a table K and V are contiguous."""
+    """The tensors every attention takes; (query heads, KV heads, head_dim). Without a table K and V are
+    contiguous."""
     device = q.device
     check_tensor("q", q, shape=[None, None, None], dtypes=FLOATS, device=device)
     query_heads, head_dim = q.shape[1:]
     check_head_dim("q", head_dim)
-    check_tensor(
-        "k_cache", k_cache, shape=[None, None, None, head_dim], dtypes=FLOATS + QUANTIZED, device=device
-    )
+    check_tensor("k_cache", k_cache, shape=[None, None, None, head_dim], dtypes=FLOATS + QUANTIZED, device=device)
     kv_heads = k_cache.shape[2]
     check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), dtypes=[k_cache.dtype], device=device)
     strides = k_cache.stride()
-    require(
-        v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride()
-    )
+    require(v_cache.stride() == strides, "v_cache", f"must have k_cache's strides {strides}", v_cache.stride())
     divides = kv_heads > 0 and query_heads % kv_heads == 0
     require(divides, "q", f"query heads must be a multiple of the {kv_heads} KV heads", query_heads)
     check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
     num_seqs = context_lens.shape[0]
     if block_table is None:
-        require(
-            k_cache.shape[0] >= num_seqs, "k_cache", f"must hold {num_seqs} sequences", tuple(k_cache.shape)
-        )
+        require(k_cache.shape[0] >= num_seqs, "k_cache", f"must hold {num_seqs} sequences", tuple(k_cache.shape))
     else:
         size = k_cache.shape[1]
         require(1 <= size <= MAX_BLOCK_SIZE, "k_cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", size)
@@ -130,11 +127,11 @@ class Arithmetic:
 def arithmetic(query: torch.dtype, cache: torch.dtype, head_dim: int, target: Target) -> Arithmetic:
     """The arithmetic for a query dtype and a cache dtype.
 
-    A quantized cache is widened to fp16, which holds every e4m3 and int8 value exactly, also under bf16 queries
-    (they are clamped to fp16's range, which an attention query does not reach). Triton's interpreter computes bf16
-    wrongly, so there bf16 is widened to fp32. fp32 products are three tf32 instructions on NVIDIA (error about 1e-6,
-    like fp32, at matrix-unit speed) up to head_dim 128; beyond, their operands do not fit the registers, and plain
-    fp32 arithmetic does.
+    A quantized cache is widened to fp16, which holds every e4m3 and int8 value exactly, also under bf16
+    queries (they are clamped to fp16's range, which an attention query does not reach). Triton's interpreter
+    computes bf16 wrongly, so there bf16 is widened to fp32. fp32 products are three tf32 instructions on
+    NVIDIA (error about 1e-6, like fp32, at matrix-unit speed) up to head_dim 128; beyond, their operands do
+    not fit the registers, and plain fp32 arithmetic does.
     """
     if cache in QUANTIZED:
         compute = torch.float32 if query == torch.float32 else torch.float16

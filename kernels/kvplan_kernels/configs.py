@@ -1,8 +1,8 @@
 """Which tile a shape gets on a device: plain functions, no device needed, no autotuner.
 
-The aim of decode is to keep the memory system busy: about 16 KiB of K and 16 KiB of V per pipeline stage, three
-stages deep, leaves 64 KiB in flight a program; Little's law asks for about 30 KiB a multiprocessor on an H200
-(4.8 TB/s · 0.8 µs / 132). Prefill wants large matrix products instead.
+The aim of decode is to keep the memory system busy: about 16 KiB of K and 16 KiB of V per pipeline stage,
+three stages deep, leaves 64 KiB in flight a program; Little's law asks for about 30 KiB a multiprocessor on
+an H200 (4.8 TB/s · 0.8 µs / 132). Prefill wants large matrix products instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Tile:
     Args:
         block_m: query rows, a power of two, at least 16.
         block_n: cached tokens a loop step, a power of two, at least 16.
-        pack: query heads of one KV head that a program serves; rows are ordered token-major, ``row = token · pack + head``.
+        pack: query heads of one KV head that a program serves; rows are ordered token-major, ``row = token ·
+            pack + head``.
         num_warps: for the compiler.
         depth: tiles of K and V in flight ahead of the one at work.
     """
@@ -37,9 +38,9 @@ class Tile:
     def num_stages(self, target: Target, *, paged: bool) -> int:
         """What to tell the compiler so that K and V run ``depth`` tiles ahead.
 
-        Its pipeliner divides the stages among the levels of a chain of loads. Contiguous K and V are one level:
-        depth + 1 stages. Behind a block table they are the second: the table takes as many stages as they do.
-        AMD's pipeliner holds one tile ahead in registers.
+        Its pipeliner divides the stages among the levels of a chain of loads. Contiguous K and V are one
+        level: depth + 1 stages. Behind a block table they are the second: the table takes as many stages as
+        they do. AMD's pipeliner holds one tile ahead in registers.
         """
         if target.backend != "cuda":
             return 2
@@ -75,12 +76,19 @@ def decode_tile(
     chunks = ceil(group * query_tokens / most_rows)
     pack = ceil(group / chunks)
     block_m = max(MIN_ROWS, next_power_of_2(pack * query_tokens))
-    # By the size of the product's operand, not of the stored element: a quantized tile is widened in registers.
+    # By the size of the product's operand, not of the stored element: a quantized tile is widened in
+    # registers.
     tile_bytes = 12 * KIB if target.backend == "hip" else 16 * KIB
     block_n = max(16, min(128, _power_of_2_below(tile_bytes // row_bytes), 8192 // block_m))
     num_warps = 8 if block_m >= 64 or row_bytes > 512 else 4
     wanted = 3 if kv_bytes == 1 else 2
-    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, wanted))  # fmt: skip
+    return Tile(
+        block_m,
+        block_n,
+        pack,
+        num_warps,
+        _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, wanted),
+    )
 
 
 def mla_tile(target: Target, *, query_tokens: int, heads: int, latent: int, compute_bytes: int) -> Tile:
@@ -95,7 +103,13 @@ def mla_tile(target: Target, *, query_tokens: int, heads: int, latent: int, comp
     tile_bytes = (16 if target.backend == "hip" else 32) * KIB
     block_n = max(16, min(64, _power_of_2_below(tile_bytes // (width * compute_bytes))))
     num_warps = 4 if compute_bytes == 4 else 8
-    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width // 2, compute_bytes, compute_bytes, 2))  # fmt: skip
+    return Tile(
+        block_m,
+        block_n,
+        pack,
+        num_warps,
+        _depth(target, block_m, block_n, width // 2, compute_bytes, compute_bytes, 2),
+    )
 
 
 def _depth(
@@ -110,10 +124,11 @@ def _depth(
 
 
 def prefill_tile(target: Target, *, group: int, head_dim: int, kv_bytes: int, compute_bytes: int) -> Tile:
-    """The tile of prefill attention: 128 query rows, so that the products are the widest the matrix units have.
+    """The tile of prefill attention: 128 query rows, so that the products are the widest the matrix units
+    have.
 
-    Up to 16 heads of a KV head are packed beside one another; a larger group gains nothing more, and its heads are
-    spread over programs instead.
+    Up to 16 heads of a KV head are packed beside one another; a larger group gains nothing more, and its
+    heads are spread over programs instead.
     """
     width = next_power_of_2(head_dim)
     row_bytes = width * compute_bytes
@@ -134,13 +149,12 @@ def prefill_tile(target: Target, *, group: int, head_dim: int, kv_bytes: int, co
     else:
         block_m, block_n, num_warps = 64, 16 if target.backend == "hip" else 32, 8
     pack = min(pack, block_m)
-    return Tile(
-        block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2)
-    )
+    return Tile(block_m, block_n, pack, num_warps, _depth(target, block_m, block_n, width, kv_bytes, compute_bytes, 2))
 
 
 def resident_programs(target: Target, tile: Tile, head_dim: int, kv_bytes: int, compute_bytes: int) -> int:
-    """How many programs of this tile a multiprocessor holds, by shared memory and by 2048 threads (an estimate)."""
+    """How many programs of this tile a multiprocessor holds, by shared memory and by 2048 threads (an
+    estimate)."""
     width = next_power_of_2(head_dim)
     used = tile.block_m * (width + tile.block_n) * compute_bytes
     used += tile.depth * 2 * tile.block_n * width * kv_bytes

@@ -4,24 +4,25 @@ Maths, for the query heads h of KV head g and query token j of k, at position co
 
     out[j, h] = Σ_t softmax_t( cap(q[j, h] · K[t, g] · scale) ) V[t, g]        over the tokens t it may see
 
-The queries of one KV head (GQA: several heads; speculation: several tokens) are the rows of one matrix tile, padded
-to 16, so every byte of K and V is read once. With few sequences or long contexts the tokens are split among programs
-(split-KV): each writes its own normalized output and log2 denominator, and :mod:`kvplan_kernels.split` joins them.
+The queries of one KV head (GQA: several heads; speculation: several tokens) are the rows of one matrix tile,
+padded to 16, so every byte of K and V is read once. With few sequences or long contexts the tokens are split
+among programs (split-KV): each writes its own normalized output and log2 denominator, and
+:mod:`kvplan_kernels.split` joins them.
 
-========== =================================================== ================= ====================================
-tensor     shape                                               dtype             layout
-========== =================================================== ================= ====================================
-q          [num_seqs · k, num_query_heads, head_dim]           fp16 bf16 fp32    sequence-major, tokens of one together
-k_cache    [num_blocks, block_size, num_kv_heads, head_dim]    + fp8 e4m3, int8  any strides, last one 1
-v_cache    as k_cache                                          as k_cache        k_cache's strides
-block_table [num_seqs, max_blocks]                             int32             entries past the context are not read
-context_lens [num_seqs]                                        int32             tokens cached, the k new ones included
-k_scale    [num_kv_heads]                                      fp32              value = stored · scale; quantized only
-out        as q                                                as q
-========== =================================================== ================= ====================================
+============ ================================================ ============== =============================
+tensor       shape                                            dtype          layout
+============ ================================================ ============== =============================
+q            [num_seqs · k, num_query_heads, head_dim]        fp16 bf16 fp32 tokens of a sequence together
+k_cache      [num_blocks, block_size, num_kv_heads, head_dim] + e4m3, int8   any strides, last one 1
+v_cache      as k_cache                                       as k_cache     k_cache's strides
+block_table  [num_seqs, max_blocks]                           int32          not read past the context
+context_lens [num_seqs]                                       int32          tokens cached, the k included
+k_scale      [num_kv_heads]                                   fp32           value = stored · scale
+out          as q                                             as q           last stride 1
+============ ================================================ ============== =============================
 
-Contiguous attention runs the same kernel over ``[num_seqs, max_len, num_kv_heads, head_dim]``: only the address of a
-token differs (PAGED=False), so paged ÷ contiguous is the price of the block table.
+Contiguous attention runs the same kernel over ``[num_seqs, max_len, num_kv_heads, head_dim]``: only the
+address of a token differs (PAGED=False), so paged ÷ contiguous is the price of the block table.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def decode_kernel(
     WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Grid (kv_heads · chunks of a group, splits, rows): heads side by side, since they share a token's cache line."""
+    """Grid (kv_heads · chunks of a group, splits, rows): heads side by side, since they share a token's cache
+    line."""
     CHUNKS: tl.constexpr = (GROUP + PACK - 1) // PACK
     kv_head = tl.program_id(0) // CHUNKS
     chunk = tl.program_id(0) % CHUNKS
@@ -137,7 +139,8 @@ def decode_kernel(
     if v_scale_ptr is not None:
         out *= tl.load(v_scale_ptr + kv_head) * factor
     if SPLIT:
-        # Partial results are numbered by row, not by token: a mixed batch has few decode rows among many tokens.
+        # Partial results are numbered by row, not by token: a mixed batch has few decode rows among many
+        # tokens.
         token = (row * QUERY_TOKENS + r // PACK).to(tl.int64)
         tl.store(lse_ptr + token * lse_stride_token + head * lse_stride_head + split, lse, mask=real)
         out_ptr += split * out_stride_split
@@ -169,9 +172,10 @@ def decode_launches(
 ) -> list[Launch]:
     """The launches of one decode attention, validated: the kernel and, where the tokens are split, the join.
 
-    Paged with a ``block_table``, contiguous without. ``rows`` with ``query_start`` picks the sequences that decode
-    out of a mixed batch: row i is sequence rows[i], whose query tokens begin at q[query_start[rows[i]]]. The other
-    arguments are those of :func:`paged_decode_attention`.
+    Paged with a ``block_table``, contiguous without. ``rows`` with ``query_start`` picks the sequences that
+    decode
+    out of a mixed batch: row i is sequence rows[i], whose query tokens begin at q[query_start[rows[i]]]. The
+    other arguments are those of :func:`paged_decode_attention`.
     """
     target = target or target_of(q.device)
     paged = block_table is not None
@@ -206,7 +210,8 @@ def decode_launches(
         compute_bytes=sums.compute.itemsize,
     )
     programs = kv_heads * -(-group // tile.pack)
-    # Tokens from the aligned start of the window on; a tile more, since the alignment can fall anywhere in it.
+    # Tokens from the aligned start of the window on; a tile more, since the alignment can fall anywhere in
+    # it.
     span = min(max_context, window + query_tokens + tile.block_n) if window else max_context
     if num_splits is None:
         resident = resident_programs(target, tile, head_dim, k_cache.element_size(), sums.compute.itemsize)
@@ -224,32 +229,58 @@ def decode_launches(
         decode_kernel,
         grid=(programs, splits, num_rows),
         args={
-            "q_ptr": q, "k_ptr": stored_k, "v_ptr": stored_v, "table_ptr": block_table, "context_ptr": context_lens,
-            "row_ptr": rows, "start_ptr": query_start, "k_scale_ptr": k_scale, "v_scale_ptr": v_scale,
-            "out_ptr": target_out, "lse_ptr": lse,
+            "q_ptr": q,
+            "k_ptr": stored_k,
+            "v_ptr": stored_v,
+            "table_ptr": block_table,
+            "context_ptr": context_lens,
+            "row_ptr": rows,
+            "start_ptr": query_start,
+            "k_scale_ptr": k_scale,
+            "v_scale_ptr": v_scale,
+            "out_ptr": target_out,
+            "lse_ptr": lse,
             "scale": float(scale) if softcap else float(scale) * LOG2_E.value,
-            "softcap": float(softcap), "window": window, "split_tokens": split_tokens,
-            "q_stride_token": q.stride(0), "q_stride_head": q.stride(1),
-            "stride_seq": 0 if paged else k_cache.stride(0), "stride_block": k_cache.stride(0) if paged else 0,
-            "stride_token": k_cache.stride(1), "stride_head": k_cache.stride(2),
+            "softcap": float(softcap),
+            "window": window,
+            "split_tokens": split_tokens,
+            "q_stride_token": q.stride(0),
+            "q_stride_head": q.stride(1),
+            "stride_seq": 0 if paged else k_cache.stride(0),
+            "stride_block": k_cache.stride(0) if paged else 0,
+            "stride_token": k_cache.stride(1),
+            "stride_head": k_cache.stride(2),
             "table_stride": block_table.stride(0) if block_table is not None else 0,
-            "out_stride_token": target_out.stride(0), "out_stride_head": target_out.stride(1),
+            "out_stride_token": target_out.stride(0),
+            "out_stride_head": target_out.stride(1),
             "out_stride_split": target_out.stride(2) if split else 0,
             "lse_stride_token": lse.stride(0) if lse is not None else 0,
             "lse_stride_head": lse.stride(1) if lse is not None else 0,
         },
         constants={
-            "PAGED": paged, "BLOCK_SIZE": k_cache.shape[1] if paged else 1, "QUERY_TOKENS": query_tokens,
-            "GROUP": group, "PACK": tile.pack, "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-            "HEAD_DIM": head_dim, "BLOCK_D": next_power_of_2(head_dim),
-            **sums.constants, "SOFTCAP": softcap > 0, "WINDOW": window > 0, "SPLIT": split,
+            "PAGED": paged,
+            "BLOCK_SIZE": k_cache.shape[1] if paged else 1,
+            "QUERY_TOKENS": query_tokens,
+            "GROUP": group,
+            "PACK": tile.pack,
+            "BLOCK_M": tile.block_m,
+            "BLOCK_N": tile.block_n,
+            "HEAD_DIM": head_dim,
+            "BLOCK_D": next_power_of_2(head_dim),
+            **sums.constants,
+            "SOFTCAP": softcap > 0,
+            "WINDOW": window > 0,
+            "SPLIT": split,
         },
         num_warps=tile.num_warps,
         num_stages=tile.num_stages(target, paged=paged),
-    )  # fmt: skip
+    )
     if lse is None:
         return [attention]
-    return [attention, join_launch(target_out, lse, out, target, rows=rows, query_start=query_start, query_tokens=query_tokens)]  # fmt: skip
+    return [
+        attention,
+        join_launch(target_out, lse, out, target, rows=rows, query_start=query_start, query_tokens=query_tokens),
+    ]
 
 
 def paged_decode_attention(
@@ -275,7 +306,8 @@ def paged_decode_attention(
         window: a query sees the last ``window`` tokens, itself included; 0 for all.
         softcap: scores become cap · tanh(score / cap); 0 for none.
         k_scale, v_scale: fp32 [num_kv_heads], needed for an fp8 or int8 cache.
-        max_context: the longest of ``context_lens`` as a host number, decides the splits; default: what the table holds.
+        max_context: the longest of ``context_lens`` as a host number, decides the splits; default: what the
+            table holds.
         num_splits: fix the number of splits instead of choosing it.
         target, tile: what to choose for and the choice itself, for tuning.
 
@@ -297,8 +329,8 @@ def contiguous_decode_attention(
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    """Decode attention over one extent a sequence, ``[num_seqs, max_len, num_kv_heads, head_dim]``: the same kernel
-    and tile as :func:`paged_decode_attention`, with the same options, and no block table."""
+    """Decode attention over one extent a sequence, ``[num_seqs, max_len, num_kv_heads, head_dim]``: the same
+    kernel and tile as :func:`paged_decode_attention`, with the same options, and no block table."""
     out = torch.empty_like(q) if out is None else out
     for launch in decode_launches(q, k_cache, v_cache, None, context_lens, out, **options):
         launch.run()

@@ -5,18 +5,19 @@ Maths, with the up-projections absorbed into q and out, for head h and cached ro
     s[h, t] = (q_c[h] · c_t + q_r[h] · r_t) · scale
     out[h]  = Σ_t softmax_t(s[h, t]) c_t
 
-K is the whole row (latent + rope, 512 + 64 in DeepSeek), V its latent part, so each tile is loaded once and used in
+K is the whole row (latent + rope, 512 + 64 in DeepSeek), V its latent part, so each tile is loaded once and
+used in
 both products: half the bytes of an attention that reads K and V.
 
-============ ================================================ ============== =====================================
-tensor       shape                                            dtype          layout
-============ ================================================ ============== =====================================
-q            [num_seqs · k, num_heads, latent + rope]         fp16 bf16 fp32 latent first
-cache        [num_blocks, block_size, latent + rope]          as q           any strides, last one 1
-block_table  [num_seqs, max_blocks]                           int32          entries past the context are not read
-context_lens [num_seqs]                                       int32          tokens cached, the k new ones included
-out          [num_seqs · k, num_heads, latent]                as q
-============ ================================================ ============== =====================================
+============ ======================================== ============== =============================
+tensor       shape                                    dtype          layout
+============ ======================================== ============== =============================
+q            [num_seqs · k, num_heads, latent + rope] fp16 bf16 fp32 latent first
+cache        [num_blocks, block_size, latent + rope]  as q           any strides, last one 1
+block_table  [num_seqs, max_blocks]                   int32          not read past the context
+context_lens [num_seqs]                               int32          tokens cached, the k included
+out          [num_seqs · k, num_heads, latent]        as q           last stride 1
+============ ======================================== ============== =============================
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def mla_kernel(
     PRECISION: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Grid (chunks of the heads, splits, sequences): the chunks of a sequence read the same rows, side by side."""
+    """Grid (chunks of the heads, splits, sequences): the chunks of a sequence read the same rows, side by
+    side."""
     chunk = tl.program_id(0)
     split = tl.program_id(1)
     seq = tl.program_id(2)
@@ -147,13 +149,21 @@ def mla_launches(
     check_tensor("q", q, shape=[None, None, None], dtypes=FLOATS, device=device)
     heads, width = q.shape[1:]
     rope = width - latent
-    require(16 <= latent <= MAX_LATENT and latent % 16 == 0, "latent", f"must be a multiple of 16 up to {MAX_LATENT}", latent)  # fmt: skip
-    require(16 <= rope <= MAX_ROPE and rope % 16 == 0, "q", f"must have 16..{MAX_ROPE} rope elements after the latent, a multiple of 16", width)  # fmt: skip
+    require(
+        16 <= latent <= MAX_LATENT and latent % 16 == 0,
+        "latent",
+        f"must be a multiple of 16 up to {MAX_LATENT}",
+        latent,
+    )
+    require(
+        16 <= rope <= MAX_ROPE and rope % 16 == 0,
+        "q",
+        f"must have 16..{MAX_ROPE} rope elements after the latent, a multiple of 16",
+        width,
+    )
     check_tensor("cache", cache, shape=[None, None, width], dtypes=[q.dtype], device=device)
     block_size = cache.shape[1]
-    require(
-        1 <= block_size <= MAX_BLOCK_SIZE, "cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size
-    )
+    require(1 <= block_size <= MAX_BLOCK_SIZE, "cache", f"block_size must lie in 1..{MAX_BLOCK_SIZE}", block_size)
     check_tensor("context_lens", context_lens, shape=[None], dtypes=[torch.int32], device=device)
     num_seqs = context_lens.shape[0]
     check_tensor("block_table", block_table, shape=[num_seqs, None], dtypes=[torch.int32], device=device)
@@ -170,9 +180,7 @@ def mla_launches(
     require(0 <= max_context <= longest, "max_context", f"must lie in 0..{longest}", max_context)
 
     sums = arithmetic(q.dtype, cache.dtype, latent, target)
-    tile = mla_tile(
-        target, query_tokens=query_tokens, heads=heads, latent=latent, compute_bytes=sums.compute.itemsize
-    )
+    tile = mla_tile(target, query_tokens=query_tokens, heads=heads, latent=latent, compute_bytes=sums.compute.itemsize)
     chunks = -(-heads // tile.pack)
     if num_splits is None:
         splits, split_tokens = choose_splits(
@@ -190,24 +198,43 @@ def mla_launches(
         mla_kernel,
         grid=(chunks, splits, num_seqs),
         args={
-            "q_ptr": q, "cache_ptr": cache, "table_ptr": block_table, "context_ptr": context_lens,
-            "out_ptr": target_out, "lse_ptr": lse, "scale": float(scale) * LOG2_E.value, "split_tokens": split_tokens,
-            "q_stride_token": q.stride(0), "q_stride_head": q.stride(1),
-            "stride_block": cache.stride(0), "stride_token": cache.stride(1), "table_stride": block_table.stride(0),
-            "out_stride_token": target_out.stride(0), "out_stride_head": target_out.stride(1),
+            "q_ptr": q,
+            "cache_ptr": cache,
+            "table_ptr": block_table,
+            "context_ptr": context_lens,
+            "out_ptr": target_out,
+            "lse_ptr": lse,
+            "scale": float(scale) * LOG2_E.value,
+            "split_tokens": split_tokens,
+            "q_stride_token": q.stride(0),
+            "q_stride_head": q.stride(1),
+            "stride_block": cache.stride(0),
+            "stride_token": cache.stride(1),
+            "table_stride": block_table.stride(0),
+            "out_stride_token": target_out.stride(0),
+            "out_stride_head": target_out.stride(1),
             "out_stride_split": target_out.stride(2) if split else 0,
             "lse_stride_token": lse.stride(0) if lse is not None else 0,
             "lse_stride_head": lse.stride(1) if lse is not None else 0,
         },
         constants={
-            "BLOCK_SIZE": block_size, "QUERY_TOKENS": query_tokens, "HEADS": heads, "PACK": tile.pack,
-            "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-            "LATENT": latent, "BLOCK_L": next_power_of_2(latent), "ROPE": rope, "BLOCK_R": next_power_of_2(rope),
-            "COMPUTE": sums.constants["COMPUTE"], "PRECISION": sums.precision, "SPLIT": split,
+            "BLOCK_SIZE": block_size,
+            "QUERY_TOKENS": query_tokens,
+            "HEADS": heads,
+            "PACK": tile.pack,
+            "BLOCK_M": tile.block_m,
+            "BLOCK_N": tile.block_n,
+            "LATENT": latent,
+            "BLOCK_L": next_power_of_2(latent),
+            "ROPE": rope,
+            "BLOCK_R": next_power_of_2(rope),
+            "COMPUTE": sums.constants["COMPUTE"],
+            "PRECISION": sums.precision,
+            "SPLIT": split,
         },
         num_warps=tile.num_warps,
         num_stages=tile.num_stages(target, paged=True),
-    )  # fmt: skip
+    )
     if lse is None:
         return [attention]
     return [attention, join_launch(target_out, lse, out, target)]

@@ -2,25 +2,26 @@
 
 Maths, for query i of a chunk of n at position p = context - n + i, head h of KV head g::
 
-    out[i, h] = Σ_{t <= p} softmax_t( cap(q[i, h] · K[t, g] · scale) ) V[t, g]        t > p - window, where there is one
+    out[i, h] = Σ_t softmax_t( cap(q[i, h] · K[t, g] · scale) ) V[t, g]    over t in (p - window, p]
 
-The chunk's own K and V are in the cache already (write them first), so prefix and chunk are read the same way, and
-chunked prefill, prefix hits and a plain prompt are one case. A program serves a tile of query tokens with ``pack``
-heads of one KV head. The tokens that all of its queries see go unmasked; the mask is for the diagonal only.
+The chunk's own K and V are in the cache already (write them first), so prefix and chunk are read the same
+way, and chunked prefill, prefix hits and a plain prompt are one case. A program serves a tile of query tokens
+with ``pack`` heads of one KV head. The tokens that all of its queries see go unmasked; the mask is for the
+diagonal only.
 
-============ =================================================== =============== =====================================
-tensor       shape                                               dtype           layout
-============ =================================================== =============== =====================================
-q            [tokens, num_query_heads, head_dim]                 fp16 bf16 fp32  sequences one after another
-k_cache      [num_blocks, block_size, num_kv_heads, head_dim]    + e4m3, int8    any strides, last one 1
-v_cache      as k_cache                                          as k_cache      k_cache's strides
-block_table  [num_seqs, max_blocks]                              int32           entries past the context are not read
-context_lens [num_seqs]                                          int32           tokens cached, the chunk's included
-query_start  [num_seqs + 1]                                      int32           where a sequence's tokens begin in q
-tile_seq     [num_tiles]                                         int32           the sequence of each query tile
-tile_token   [num_tiles]                                         int32           its first token within the chunk
-out          as q                                                as q
-============ =================================================== =============== =====================================
+============ ================================================ ============== =============================
+tensor       shape                                            dtype          layout
+============ ================================================ ============== =============================
+q            [tokens, num_query_heads, head_dim]              fp16 bf16 fp32 sequences one after another
+k_cache      [num_blocks, block_size, num_kv_heads, head_dim] + e4m3, int8   any strides, last one 1
+v_cache      as k_cache                                       as k_cache     k_cache's strides
+block_table  [num_seqs, max_blocks]                           int32          not read past the context
+context_lens [num_seqs]                                       int32          tokens cached, chunk included
+query_start  [num_seqs + 1]                                   int32          first row of a sequence in q
+tile_seq     [num_tiles]                                      int32          the sequence of a query tile
+tile_token   [num_tiles]                                      int32          its first token in the chunk
+out          as q                                             as q           last stride 1
+============ ================================================ ============== =============================
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def prefill_kernel(
     SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Grid (query tiles, kv_heads · chunks of a group): neighbours share a KV head, so its tokens stay in L2."""
+    """Grid (query tiles, kv_heads · chunks of a group): neighbours share a KV head, so its tokens stay in
+    L2."""
     CHUNKS: tl.constexpr = (GROUP + PACK - 1) // PACK
     TILE_TOKENS: tl.constexpr = BLOCK_M // PACK
     tile = tl.program_id(0)
@@ -173,22 +175,41 @@ def prefill_launch(
         prefill_kernel,
         grid=(tile_seq.shape[0], kv_heads * -(-group // tile.pack)),
         args={
-            "q_ptr": q, "k_ptr": as_stored(k_cache), "v_ptr": as_stored(v_cache), "table_ptr": block_table,
-            "context_ptr": context_lens, "start_ptr": query_start, "tile_seq_ptr": tile_seq,
-            "tile_token_ptr": tile_token, "k_scale_ptr": k_scale, "v_scale_ptr": v_scale, "out_ptr": out,
+            "q_ptr": q,
+            "k_ptr": as_stored(k_cache),
+            "v_ptr": as_stored(v_cache),
+            "table_ptr": block_table,
+            "context_ptr": context_lens,
+            "start_ptr": query_start,
+            "tile_seq_ptr": tile_seq,
+            "tile_token_ptr": tile_token,
+            "k_scale_ptr": k_scale,
+            "v_scale_ptr": v_scale,
+            "out_ptr": out,
             "scale": float(scale) if softcap else float(scale) * LOG2_E.value,
-            "softcap": float(softcap), "window": window,
-            "q_stride_token": q.stride(0), "q_stride_head": q.stride(1),
-            "stride_block": k_cache.stride(0), "stride_token": k_cache.stride(1), "stride_head": k_cache.stride(2),
+            "softcap": float(softcap),
+            "window": window,
+            "q_stride_token": q.stride(0),
+            "q_stride_head": q.stride(1),
+            "stride_block": k_cache.stride(0),
+            "stride_token": k_cache.stride(1),
+            "stride_head": k_cache.stride(2),
             "table_stride": block_table.stride(0),
-            "out_stride_token": out.stride(0), "out_stride_head": out.stride(1),
+            "out_stride_token": out.stride(0),
+            "out_stride_head": out.stride(1),
         },
         constants={
-            "BLOCK_SIZE": k_cache.shape[1], "GROUP": group, "PACK": tile.pack,
-            "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n,
-            "HEAD_DIM": head_dim, "BLOCK_D": next_power_of_2(head_dim),
-            **arithmetic(q.dtype, k_cache.dtype, head_dim, target).constants, "SOFTCAP": softcap > 0, "WINDOW": window > 0,
+            "BLOCK_SIZE": k_cache.shape[1],
+            "GROUP": group,
+            "PACK": tile.pack,
+            "BLOCK_M": tile.block_m,
+            "BLOCK_N": tile.block_n,
+            "HEAD_DIM": head_dim,
+            "BLOCK_D": next_power_of_2(head_dim),
+            **arithmetic(q.dtype, k_cache.dtype, head_dim, target).constants,
+            "SOFTCAP": softcap > 0,
+            "WINDOW": window > 0,
         },
         num_warps=tile.num_warps,
         num_stages=tile.num_stages(target, paged=True),
-    )  # fmt: skip
+    )

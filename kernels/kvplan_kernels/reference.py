@@ -14,7 +14,8 @@ INT8_MAX = 127.0
 
 
 def gather_tokens(cache: torch.Tensor, block_row: torch.Tensor, context: int) -> torch.Tensor:
-    """The first ``context`` tokens of one sequence, [context, num_kv_heads, head_dim], out of the paged pool."""
+    """The first ``context`` tokens of one sequence, [context, num_kv_heads, head_dim], out of the paged
+    pool."""
     block_size = cache.shape[1]
     tokens = torch.arange(context, device=cache.device)
     return cache[block_row[tokens // block_size].long(), tokens % block_size]
@@ -75,7 +76,8 @@ def paged_attention(
     window: int = 0,
     softcap: float = 0.0,
 ) -> torch.Tensor:
-    """Attention of a batch of any mix: sequence i brings query_lens[i] tokens, the last of its context. fp32."""
+    """Attention of a batch of any mix: sequence i brings query_lens[i] tokens, the last of its context.
+    fp32."""
     parts = []
     for row, (context, chunk) in enumerate(zip(context_lens, q.split(list(query_lens)), strict=True)):
         k = dequantize(gather_tokens(k_cache, block_table[row], context), k_scale)
@@ -94,7 +96,8 @@ def mla_attention(
     latent: int,
     scale: float,
 ) -> torch.Tensor:
-    """Latent attention: K is the whole cached row, V its first ``latent`` elements. fp32 [tokens, heads, latent]."""
+    """Latent attention: K is the whole cached row, V its first ``latent`` elements. fp32 [tokens, heads,
+    latent]."""
     parts = []
     for row, (context, chunk) in enumerate(zip(context_lens, q.split(list(query_lens)), strict=True)):
         k = gather_tokens(cache, block_table[row], context)[:, None, :]

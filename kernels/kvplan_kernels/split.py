@@ -1,18 +1,19 @@
 """Join the partial results of split-KV attention.
 
-Each split s wrote its own normalized output o_s and the log2 of its softmax denominator, lse_s. With M = max lse_s::
+Each split s wrote its own normalized output o_s and the log2 of its softmax denominator, lse_s. With M = max
+lse_s::
 
     out = Σ_s 2^(lse_s - M) o_s / Σ_s 2^(lse_s - M)
 
 A split that saw no token wrote lse = -inf and weighs nothing; its o_s is not read.
 
-========= ============================================= ===== ====================
-tensor    shape                                         dtype layout
-========= ============================================= ===== ====================
-partial   [rows · k, num_query_heads, splits, head_dim] fp32  contiguous
-lse       [rows · k, num_query_heads, splits]           fp32  contiguous
-out       [tokens, num_query_heads, head_dim]           any   last stride 1
-========= ============================================= ===== ====================
+======= ============================================= ===== =============
+tensor  shape                                         dtype layout
+======= ============================================= ===== =============
+partial [rows · k, num_query_heads, splits, head_dim] fp32  contiguous
+lse     [rows · k, num_query_heads, splits]           fp32  contiguous
+out     [tokens, num_query_heads, head_dim]           any   last stride 1
+======= ============================================= ===== =============
 """
 
 from __future__ import annotations
@@ -70,16 +71,15 @@ def join_kernel(
         s = start + tl.arange(0, STEP)
         weight = tl.exp2(tl.load(lse_ptr + s, mask=s < splits, other=float("-inf")) - top)
         live = (weight > 0.0)[:, None] & (offs_d < HEAD_DIM)[None, :]
-        part = tl.load(
-            partial_ptr + s[:, None] * partial_stride_split + offs_d[None, :], mask=live, other=0.0
-        )
+        part = tl.load(partial_ptr + s[:, None] * partial_stride_split + offs_d[None, :], mask=live, other=0.0)
         acc += tl.sum(part * weight[:, None], 0)
     out_ptr += token.to(tl.int64) * out_stride_token + head * out_stride_head
     tl.store(out_ptr + offs_d, (acc / total).to(out_ptr.dtype.element_ty), mask=offs_d < HEAD_DIM)
 
 
 def partial_buffers(out: torch.Tensor, rows: int, splits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(partial outputs, lse) of ``rows`` query tokens, uninitialized: the attention kernel writes every lse."""
+    """(partial outputs, lse) of ``rows`` query tokens, uninitialized: the attention kernel writes every
+    lse."""
     _, heads, head_dim = out.shape
     partial = torch.empty((rows, heads, splits, head_dim), dtype=torch.float32, device=out.device)
     lse = torch.empty((rows, heads, splits), dtype=torch.float32, device=out.device)
@@ -96,7 +96,8 @@ def join_launch(
     query_start: torch.Tensor | None = None,
     query_tokens: int = 1,
 ) -> Launch:
-    """The launch that joins ``partial`` into ``out``, for every token or for those of ``rows`` (see decode_launches)."""
+    """The launch that joins ``partial`` into ``out``, for every token or for those of ``rows`` (see
+    decode_launches)."""
     count, heads, splits, head_dim = partial.shape
     width = next_power_of_2(head_dim)
     return Launch(

@@ -1,4 +1,5 @@
-"""What a launcher must know of the device to choose a tile: its instruction set, its width, its shared memory."""
+"""What a launcher must know of the device to choose a tile: its instruction set, its width, its shared
+memory."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ _SHARED_PER_BLOCK_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 10
 def _cuda_target(index: int) -> Target:
     properties = torch.cuda.get_device_properties(index)
     if torch.version.hip is not None:
-        arch = properties.gcnArchName.split(":")[0]
-        return Target("hip", arch, properties.multi_processor_count, 64 * KIB, 64 * KIB)
+        name = properties.gcnArchName.split(":")[0]
+        return Target("hip", name, properties.multi_processor_count, 64 * KIB, 64 * KIB)
     arch = 10 * properties.major + properties.minor
     shared = _SHARED_PER_BLOCK_KIB.get(arch, 99) * KIB
     return Target("cuda", arch, properties.multi_processor_count, shared, shared + KIB)

@@ -1,6 +1,7 @@
 """Random paged batches with everything a kernel must not touch poisoned, and what error is allowed.
 
-Used by the tests (in Triton's interpreter) and by ``benchmarks/gpu`` (on a card), so both check the same things.
+Used by the tests (in Triton's interpreter) and by ``benchmarks/gpu`` (on a card), so both check the same
+things.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from kvplan_kernels import reference
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""Largest |out - reference| over max(1, largest |reference|), by the dtype of q and out. fp32: sums in another order
-and three-fold tf32. fp16, bf16: two or three roundings of the weights and of the output (2^-11, 2^-8 each)."""
+"""Largest |out - reference| over max(1, largest |reference|), by the dtype of q and out. fp32: sums in
+another order and three-fold tf32. fp16, bf16: two or three roundings of the weights and of the output (2^-11,
+2^-8 each)."""
 
 POISON_BLOCK = 2**30
 """An id no pool has: a look-up past a context reads far out of bounds."""
@@ -73,7 +75,9 @@ class PagedBatch:
         longest = max(1, *self.context_lens)
         rows = []
         for cache in (self.k_cache, self.v_cache):
-            row = torch.empty((len(self.context_lens), longest, *cache.shape[2:]), dtype=cache.dtype, device=cache.device)
+            row = torch.empty(
+                (len(self.context_lens), longest, *cache.shape[2:]), dtype=cache.dtype, device=cache.device
+            )
             poison(row)
             for index, context in enumerate(self.context_lens):
                 row[index, :context] = reference.gather_tokens(cache, self.block_table[index], context)
@@ -104,7 +108,8 @@ def paged_batch(
     cache_dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> PagedBatch:
-    """A random batch; query_lens is one token each by default. Random numbers come from a CPU ``generator``."""
+    """A random batch; query_lens is one token each by default. Random numbers come from a CPU
+    ``generator``."""
     cache_dtype = cache_dtype or dtype
     query_lens = tuple(query_lens or [1] * len(context_lens))
     needed = [-(-context // block_size) for context in context_lens]

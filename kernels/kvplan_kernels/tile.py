@@ -2,23 +2,24 @@
 
 Maths, for the queries q of one KV head's group and a tile of BLOCK_N cached tokens::
 
-    s     = (q kᵀ) · scale · log2 e                       scores, kept in the log2 domain: exp2 is one instruction
+    s     = (q kᵀ) · scale · log2 e                       kept in the log2 domain: exp2 is one instruction
     s     = cap · tanh(s / cap)                           soft cap, where the model has one
     s     = -1e30 where the query may not see the token   causal, sliding window
     m'    = max(m, max s);  p = 2^(s - m')                online softmax
     l'    = l · 2^(m - m') + Σ p
     acc'  = acc · 2^(m - m') + p v
 
-Paged and contiguous attention differ in :func:`token_rows` alone, so a comparison of the two measures the block
-table and nothing else.
+Paged and contiguous attention differ in :func:`token_rows` alone, so a comparison of the two measures the
+block table and nothing else.
 
 Two decisions keep the loads plain:
 
 * Tokens are *clamped* to the range the sequence owns, not masked. Every load is in bounds and reads data that
-  belongs to the sequence (never another's, never a poisoned block), and no load needs a per-row predicate. What
-  was clamped is masked in the scores, where its weight becomes exactly 0.
-* Hidden scores are -1e30, not -inf: a row that sees nothing of a tile yields finite rubbish, which the next visible
-  token multiplies by 2^(-1e30 - m) = 0. Every query sees at least itself, so no rubbish survives and no NaN arises.
+  belongs to the sequence (never another's, never a poisoned block), and no load needs a per-row predicate.
+  What was clamped is masked in the scores, where its weight becomes exactly 0.
+* Hidden scores are -1e30, not -inf: a row that sees nothing of a tile yields finite rubbish, which the next
+  visible token multiplies by 2^(-1e30 - m) = 0. Every query sees at least itself, so no rubbish survives and
+  no NaN arises.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ HIDDEN = tl.constexpr(-1.0e30)
 
 @triton.jit
 def token_rows(table_ptr, tokens, stride_block, stride_token, PAGED: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """Element offset of each token's row from the start of its KV head's data, int64: pools pass 2^31 elements.
+    """Element offset of each token's row from the start of its KV head's data, int64: pools pass 2^31
+    elements.
 
-    One look-up a token even where a block holds several: equal addresses in a warp are one transaction, and as a
-    tensor the look-ups are pipelined like K and V, two tiles ahead. A scalar look-up is not, and would stall the loop.
+    One look-up a token even where a block holds several: equal addresses in a warp are one transaction, and
+    as a tensor the look-ups are pipelined like K and V, two tiles ahead. A scalar look-up is not, and would
+    stall the loop.
     """
     if PAGED:
         token = tokens.to(tl.uint32)  # unsigned: a division by a power of two is then one shift
@@ -61,8 +64,9 @@ def own_tokens(tokens, first, last, MASKED: tl.constexpr, WINDOW: tl.constexpr):
 def widen(x, COMPUTE: tl.constexpr, KV_FORMAT: tl.constexpr):
     """A loaded K or V tile in the type of the matrix product, without its per-head scale.
 
-    ``e4m3_bits`` is for hardware that cannot convert e4m3: its bits, moved to where fp16 has exponent and mantissa,
-    spell value · 2^-8 exactly, subnormals included. :func:`format_factor` gives the 2^8 back, outside the loop.
+    ``e4m3_bits`` is for hardware that cannot convert e4m3: its bits, moved to where fp16 has exponent and
+    mantissa, spell value · 2^-8 exactly, subnormals included. :func:`format_factor` gives the 2^8 back,
+    outside the loop.
     """
     if KV_FORMAT == "float":
         y = x.to(COMPUTE)
@@ -79,16 +83,14 @@ def widen(x, COMPUTE: tl.constexpr, KV_FORMAT: tl.constexpr):
 @triton.jit
 def format_factor(KV_FORMAT: tl.constexpr):
     """What a stored value is to be multiplied by, beside its head's scale."""
-    if KV_FORMAT == "e4m3_bits":
-        factor: tl.constexpr = 256.0
-    else:
-        factor: tl.constexpr = 1.0
+    factor: tl.constexpr = 256.0 if KV_FORMAT == "e4m3_bits" else 1.0
     return factor
 
 
 @triton.jit
 def load_rows(ptr, rows, offs_d, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """[rows, BLOCK_D]; the columns past HEAD_DIM are 0. HEAD_DIM is a multiple of 16, so the mask stays vectorizable."""
+    """[rows, BLOCK_D]; the columns past HEAD_DIM are 0. HEAD_DIM is a multiple of 16, so the mask stays
+    vectorizable."""
     ptrs = ptr + rows[:, None] + offs_d[None, :]
     if HEAD_DIM == BLOCK_D:
         x = tl.load(ptrs)
@@ -99,10 +101,9 @@ def load_rows(ptr, rows, offs_d, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
 
 @triton.jit
 def load_queries(q_ptr, rows, real, offs_d, HEAD_DIM: tl.constexpr, COMPUTE: tl.constexpr):
-    """The query tile in the type of the product; padding rows and columns are 0. fp16 saturates instead of overflowing."""
-    q = tl.load(
-        q_ptr + rows[:, None] + offs_d[None, :], mask=real[:, None] & (offs_d < HEAD_DIM)[None, :], other=0.0
-    )
+    """The query tile in the type of the product; padding rows and columns are 0. fp16 saturates instead of
+    overflowing."""
+    q = tl.load(q_ptr + rows[:, None] + offs_d[None, :], mask=real[:, None] & (offs_d < HEAD_DIM)[None, :], other=0.0)
     if tl.float16 == COMPUTE and q.dtype != tl.float16:
         q = tl.minimum(tl.maximum(q.to(tl.float32), -65504.0), 65504.0)
     return q.to(COMPUTE)
@@ -117,7 +118,8 @@ def soften(s, cap):
 @triton.jit
 def visible_scores(s, scale, softcap, tokens, query_pos, window, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
                    MASKED: tl.constexpr):  # fmt: skip
-    """Raw products → scores in the log2 domain, hidden ones at -1e30. ``scale`` bears log2 e unless soft-capped."""
+    """Raw products → scores in the log2 domain, hidden ones at -1e30. ``scale`` bears log2 e unless
+    soft-capped."""
     if SOFTCAP:
         s = soften(s * scale, softcap) * LOG2_E
     else:
@@ -132,7 +134,8 @@ def visible_scores(s, scale, softcap, tokens, query_pos, window, SOFTCAP: tl.con
 
 @triton.jit
 def softmax_step(s, m, l):
-    """One step of the online softmax: (weights of this tile, factor for what was gathered before, new m, new l)."""
+    """One step of the online softmax: (weights of this tile, factor for what was gathered before, new m, new
+    l)."""
     m_new = tl.maximum(m, tl.max(s, 1))
     p = tl.exp2(s - m_new[:, None])
     shrink = tl.exp2(m - m_new)
@@ -180,8 +183,8 @@ def attend(
 ):
     """Fold the tokens [begin, end) of one sequence and KV head into the running softmax (acc, m, l).
 
-    Reads only the tokens [first, last]. MASKED=False promises that every query sees every token of the range and
-    that the range is a multiple of BLOCK_N.
+    Reads only the tokens [first, last]. MASKED=False promises that every query sees every token of the range
+    and that the range is a multiple of BLOCK_N.
     """
     offs_n = tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
     from kvplan.scenario import Scenario
     from kvplan.trace.trace import Trace
+
+
+_MAKERS = {"nvidia", "geforce", "tesla", "amd"}
+_EDITION = re.compile(r"\d+gb|hbm\w+|blackwell|server|workstation|edition|generation")
+"""What a driver adds to a GPU's name without meaning another GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +61,7 @@ def validate_observed(
     scenario = scenario_of(observed, overrides or {})
     trace = trace_of(observed, trace_path)
     deployment = resolve(scenario)
-    replica, _ = run_replica(deployment, workload_of(trace), trace)
+    replica, _, _ = run_replica(deployment, workload_of(trace), trace)
     requests = requests_table("base", replica.core, trace)
     timeline = timeline_table("base", replica.record, deployment.settings.total_slots)
     warnings = list(deployment.timing.warnings) + list(deployment.notes)
@@ -76,7 +82,9 @@ def scenario_of(observed: Observed, overrides: Mapping[str, Any]) -> Scenario:
     """
     from kvplan.scenario import Scenario
 
-    leaves = {**_named(observed.settings), **overrides}
+    leaves = {**observed.settings, **overrides}
+    if "gpu" in observed.settings and "gpu" not in overrides:
+        leaves["gpu"] = _catalogued(str(observed.settings["gpu"]), observed.source)
     for key in ("model", "gpu"):
         if leaves.get(key) is None:
             raise InputError(f"the run does not name its {key}", field=key, source=observed.source, hint=f"--{key}")
@@ -90,13 +98,28 @@ def scenario_of(observed: Observed, overrides: Mapping[str, Any]) -> Scenario:
     return Scenario.build(nested)
 
 
-def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the driver's name of the GPU as the catalogue has it: no maker, no product line."""
-    named = dict(settings)
-    if isinstance(named.get("gpu"), str):
-        words = [word for word in named["gpu"].split() if word.lower() not in ("nvidia", "geforce", "tesla", "amd")]
-        named["gpu"] = "-".join(words)
-    return named
+def _catalogued(driver_name: str, source: str) -> str:
+    """The catalogue's GPU that a driver calls so: without the maker and the product line.
+
+    Raises:
+        InputError: the catalogue has none; the user has to say what it is.
+    """
+    from kvplan.catalog import load_gpu
+
+    words = [word for word in driver_name.split() if word.lower() not in _MAKERS]
+    shorter = [word for word in words if not _EDITION.fullmatch(word.lower())]
+    for chosen in (words, shorter):
+        try:
+            return load_gpu("-".join(chosen)).name
+        except InputError:
+            continue
+    raise InputError(
+        "the run's GPU is not in the catalogue",
+        field="gpu",
+        value=driver_name,
+        source=source,
+        hint="--gpu NAME, or --gpu '{base: NAME, memory_gib: ..., hbm_bytes_per_s: ...}'",
+    )
 
 
 def trace_of(observed: Observed, trace_path: str | Path | None) -> Trace:

@@ -22,9 +22,7 @@ app = typer.Typer(
 )
 
 _READING = "Reading"
-File = Annotated[
-    str, typer.Argument(help="A trace of any known format; - reads standard input.", metavar="FILE")
-]
+File = Annotated[str, typer.Argument(help="A trace of any known format; - reads standard input.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="Traces of any known formats.", metavar="FILE...")]
 Output = Annotated[
     str, typer.Option("-o", "--output-file", help="Where to write; - is standard output.", metavar="OUT")
@@ -49,34 +47,22 @@ OnBadRow = Annotated[
     str,
     typer.Option("--on-bad-row", help="error, skip, or report (skip and show).", rich_help_panel=_READING),
 ]
-Limit = Annotated[
-    int | None, typer.Option("--limit", help="Read only so many requests.", rich_help_panel=_READING)
-]
+Limit = Annotated[int | None, typer.Option("--limit", help="Read only so many requests.", rich_help_panel=_READING)]
 OutputTokens = Annotated[
     int | None,
-    typer.Option(
-        "--output-tokens", help="Output length where the file has none (256).", rich_help_panel=_READING
-    ),
+    typer.Option("--output-tokens", help="Output length where the file has none (256).", rich_help_panel=_READING),
 ]
 HashBlock = Annotated[
     int | None,
-    typer.Option(
-        "--hash-block-size", help="Tokens in a block of the file's hash ids.", rich_help_panel=_READING
-    ),
+    typer.Option("--hash-block-size", help="Tokens in a block of the file's hash ids.", rich_help_panel=_READING),
 ]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(
-        "--tokenizer", help="tokenizer.json or its folder, for files of text.", rich_help_panel=_READING
-    ),
+    typer.Option("--tokenizer", help="tokenizer.json or its folder, for files of text.", rich_help_panel=_READING),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of whatever is drawn (0).")]
-To = Annotated[
-    str | None, typer.Option("--to", help="The format to write; by default what OUT's suffix suggests.")
-]
-BlockSize = Annotated[
-    int | None, typer.Option("--block-size", help="Tokens in a block of the hash ids written.")
-]
+To = Annotated[str | None, typer.Option("--to", help="The format to write; by default what OUT's suffix suggests.")]
+BlockSize = Annotated[int | None, typer.Option("--block-size", help="Tokens in a block of the hash ids written.")]
 
 
 def parse_columns(text: str | None) -> dict[str, str]:
@@ -227,9 +213,7 @@ def slice_(
     end: Annotated[float | None, typer.Option("--end", help="Last second, excluded.")] = None,
     first: Annotated[int, typer.Option("--first", help="Skip so many of these requests.")] = 0,
     count: Annotated[int | None, typer.Option("--count", help="Take at most so many.")] = None,
-    keep_clock: Annotated[
-        bool, typer.Option("--keep-clock", help="Do not put the first request at 0.")
-    ] = False,
+    keep_clock: Annotated[bool, typer.Option("--keep-clock", help="Do not put the first request at 0.")] = False,
     to: To = None,
     format: Format = None,
     time_unit: TimeUnit = None,
@@ -251,9 +235,7 @@ def scale_(
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.")] = None,
     speed: Annotated[float | None, typer.Option("--speed", help="Times as fast.")] = None,
     prompt: Annotated[float | None, typer.Option("--prompt", help="Factor of the prompts' lengths.")] = None,
-    output_factor: Annotated[
-        float | None, typer.Option("--output", help="Factor of the outputs' lengths.")
-    ] = None,
+    output_factor: Annotated[float | None, typer.Option("--output", help="Factor of the outputs' lengths.")] = None,
     seed: Seed = None,
     to: To = None,
     format: Format = None,
@@ -265,9 +247,7 @@ def scale_(
     from kvplan.trace.edit import scale
 
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
-    _write(
-        scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0), output, to
-    )
+    _write(scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0), output, to)
 
 
 @app.command("merge")
@@ -290,9 +270,7 @@ def merge_(
 def synthesize(
     file: File,
     output: Output = "-",
-    requests: Annotated[
-        int | None, typer.Option("--requests", help="How many it draws; default: as many.")
-    ] = None,
+    requests: Annotated[int | None, typer.Option("--requests", help="How many it draws; default: as many.")] = None,
     seed: Seed = None,
     model: Annotated[str | None, typer.Option("--model", help="Put into the scenario written.")] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Put into the scenario written.")] = None,

@@ -15,6 +15,7 @@ from kvplan.core.state import (
     CONTIGUOUS,
     FOR_ADMISSION,
     FOR_STEP,
+    FULL,
     PAGED,
     STATE_SPACE,
     STATIC,
@@ -33,21 +34,7 @@ def settle(core: Core, request: int) -> None:
 @inner
 def final_blocks(core: Core, request: int) -> int:
     """Blocks that a request holds at its end when it shares nothing with others."""
-    c = core.config[0]
-    r = core.requests[request]
-    final = min(paged.final_tokens(core, request) + c.speculative_tokens, c.max_model_len)
-    total = np.int64(0)
-    for group in range(len(core.groups)):
-        g = core.groups[group]
-        each = paged.cdiv(final, c.block_size)
-        if g.admission_cap > 0:
-            each = min(each, g.admission_cap)
-        if g.kind == STATE_SPACE:
-            each = np.int64(1)
-        total += each * r.sequences
-    if r.sequences > 1:  # the full blocks of the prompt are held once
-        total -= (r.sequences - 1) * (np.int64(r.prompt) // c.block_size) * len(core.groups)
-    return total
+    return paged.blocks_at_end(core, request, np.int64(1))
 
 
 @inner
@@ -72,9 +59,27 @@ def can_admit(core: Core, request: int, known: int, hits: int, anything_schedule
         return s.committed_blocks + final_blocks(core, request) <= c.usable_blocks
     if c.reserve_full_isl == 0 or c.admission != 0:
         return True
+    if core.requests[request].swapped > 0:
+        known = min(known, c.max_model_len)
+        return swapped_blocks(core, request, known, np.int64(1)) + (
+            c.watermark_blocks if anything_scheduled else 0
+        ) <= s.free_blocks
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)
     need = paged.new_blocks(core, request, min(known, c.max_model_len), hits, FOR_ADMISSION)
     return need + watermark <= s.free_blocks
+
+
+@inner
+def swapped_blocks(core: Core, request: int, tokens: int, whole: int) -> int:
+    """Blocks that bring a swapped request back with slots for `tokens` tokens. `whole`: for all that it knows, which
+    windowed groups never hold at once."""
+    r = core.requests[request]
+    more = max(np.int64(0), paged.cdiv(tokens, core.config[0].block_size) - np.int64(r.blocks))
+    growing = np.int64(0)
+    for group in range(len(core.groups)):
+        g = core.groups[group]
+        growing += 1 if g.kind == FULL or (g.kind != STATE_SPACE and whole == 0) else 0
+    return np.int64(r.swapped) + more * growing * paged.tables_of(core, request)
 
 
 @inner
@@ -90,9 +95,7 @@ def admit(core: Core, request: int, tokens: int, known: int, hits: int, anything
         return extents.place_request(core, request, known)
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)
     if r.swapped > 0:
-        more = max(np.int64(0), paged.cdiv(tokens, c.block_size) - np.int64(r.blocks))
-        more *= paged.tables_of(core, request) * len(core.groups)
-        if r.swapped + more + watermark > s.free_blocks:
+        if swapped_blocks(core, request, tokens, np.int64(0)) + watermark > s.free_blocks:
             return False
         swap.swap_in(core, request)
     else:

@@ -65,7 +65,7 @@ def _check_blocks(core: Core) -> None:
                 np.add.at(owners, table[dropped:], 1)
     assert (owners[1:sentinel] == blocks["ref"][1:sentinel]).all(), "reference counts differ from the tables"
     assert blocks["ref"][0] == 0, "the null block has an owner"
-    queue = []
+    queue: list[int] = []
     following, before = blocks["next"].tolist(), blocks["prev"].tolist()
     block = following[sentinel]
     while block != sentinel:
@@ -83,15 +83,19 @@ def _check_blocks(core: Core) -> None:
 
 
 def _check_prefix_map(core: Core) -> None:
-    reached = set()
-    hashes, twins = core.blocks["hash"].tolist(), core.blocks["twin_next"].tolist()
-    filed = np.flatnonzero(core.map_key)
-    for key, block in zip(core.map_key[filed].tolist(), core.map_block[filed].tolist(), strict=True):
+    reached: set[int] = set()
+    hashes = core.blocks["hash"].tolist()
+    following, before = core.blocks["chain_next"].tolist(), core.blocks["chain_prev"].tolist()
+    for bucket in np.flatnonzero(core.heads >= 0).tolist():
+        first = block = int(core.heads[bucket])
+        last = -1
         while block >= 0:
-            assert hashes[block] == key, f"block {block} is filed under a foreign hash"
+            assert hashes[block] and hashes[block] % len(core.heads) == bucket, f"block {block} is in a foreign bucket"
             assert block not in reached, f"block {block} is filed twice"
+            assert last < 0 or before[block] == last, f"the chain before block {block} is torn"
             reached.add(block)
-            block = twins[block]
+            last, block = block, following[block]
+        assert before[first] == last, f"bucket {bucket} does not know its last block"
     assert reached == set(np.flatnonzero(core.blocks["hash"]).tolist()), "the map does not hold the hashed blocks"
 
 

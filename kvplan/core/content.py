@@ -32,24 +32,29 @@ def mix(x: np.uint64) -> np.uint64:
 
 @inner
 def fold(chain: np.uint64, source: int, start: int, count: int) -> np.uint64:
-    piece = mix(np.uint64(source) + _GOLDEN)
-    piece = mix(piece ^ (np.uint64(start) * _GOLDEN + np.uint64(count)))
+    """The chain with one more piece. Sources, starts and counts meet odd multipliers before they are mixed."""
+    piece = mix(np.uint64(source) * _GOLDEN + np.uint64(start) * _MIX_1 + np.uint64(count) * _MIX_2)
     return mix(chain * _GOLDEN + piece)
 
 
 @inner
 def uniform(seed: int, request: int, draw: int) -> float:
+<<<<<<< HEAD
     """A number in [0, 1), of a request's serial, that depends on its arguments alone, so that skipping steps changes no draw."""
     bits = mix(
         mix(np.uint64(seed) + _GOLDEN) ^ (np.uint64(request) * _MIX_1 + np.uint64(draw) * _MIX_2 + _GOLDEN)
     )
+=======
+    """A number in [0, 1) that depends on its arguments alone, so that skipping steps changes no draw."""
+    bits = mix(mix(np.uint64(seed) + _GOLDEN) ^ (np.uint64(request) * _MIX_1 + np.uint64(draw) * _MIX_2 + _GOLDEN))
+>>>>>>> main
     return np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @inner
 def group_key(chain: np.uint64, group: int) -> np.uint64:
     """The key under which a group's block is registered; never 0, which means "none"."""
-    key = mix(chain + np.uint64(group) * _GOLDEN)
+    key = chain + np.uint64(group) * _GOLDEN
     return key if key != np.uint64(0) else np.uint64(1)
 
 

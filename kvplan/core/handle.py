@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.core import cgutils
+from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
     NativeValue,
+    infer_getattr,
     lower_getattr_generic,
     models,
     register_model,
@@ -24,8 +26,6 @@ from numba.extending import (
     unbox,
 )
 from numba.np.arrayobj import make_array, populate_array
-from numba.core.typing.templates import AttributeTemplate
-from numba.extending import infer_getattr  # type: ignore[attr-defined]
 
 
 class Handle:
@@ -35,8 +35,11 @@ class Handle:
         TypeError: when an array is missing, unknown, or not C-contiguous.
     """
 
+    numba_type: HandleType
+    address: int
+
     def __init__(self, **arrays: np.ndarray[Any, Any]) -> None:
-        names = tuple(type(self).__annotations__)
+        names = tuple(type(self).__annotations__)  # not the base's
         if set(arrays) != set(names):
             raise TypeError(f"{type(self).__name__} takes {sorted(names)}, not {sorted(arrays)}")
         table: list[int] = []
@@ -70,7 +73,7 @@ class HandleType(types.Type):
 
 @typeof_impl.register(Handle)
 def _typeof(value: Handle, context: object) -> HandleType:
-    return value.numba_type  # type: ignore[attr-defined, no-any-return]
+    return value.numba_type
 
 
 @register_model(HandleType)

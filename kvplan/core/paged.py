@@ -31,6 +31,28 @@ def final_tokens(core: Core, request: int) -> int:
 
 
 @inner
+def blocks_at_end(core: Core, request: int, shared: int) -> int:
+    """Most blocks that a request ever holds, with no block of another's. `shared`: its sequences share their prompt.
+
+    A windowed group holds no more than its cap of a sequence's own blocks, and of the common ones.
+    """
+    c = core.config[0]
+    r = core.requests[request]
+    common = np.int64(r.prompt) // c.block_size if shared == 1 and r.sequences > 1 else np.int64(0)
+    own = cdiv(min(final_tokens(core, request) + c.speculative_tokens, c.max_model_len), c.block_size) - common
+    total = np.int64(0)
+    for group in range(len(core.groups)):
+        g = core.groups[group]
+        if g.kind == STATE_SPACE:
+            total += np.int64(r.sequences)
+        elif g.admission_cap > 0:
+            total += min(own, g.admission_cap) * r.sequences + min(common, g.admission_cap)
+        else:
+            total += own * r.sequences + common
+    return total
+
+
+@inner
 def left_behind(core: Core, group: int, computed: int) -> int:
     """How many leading blocks of a row nobody will read again once `computed` tokens stand."""
     g = core.groups[group]
@@ -46,6 +68,13 @@ def tables_of(core: Core, request: int) -> int:
     """How many rows of its slot a request uses: one until its sequences part."""
     r = core.requests[request]
     return np.int64(r.sequences) if r.forked == 1 else np.int64(1)
+
+
+@inner
+def columns(core: Core, group: int, request: int) -> int:
+    """How many columns of a request's rows are set: a state-space layer has one for all tokens."""
+    blocks = np.int64(core.requests[request].blocks)
+    return min(blocks, np.int64(1)) if core.groups[group].kind == STATE_SPACE else blocks
 
 
 @inner
@@ -91,16 +120,28 @@ def distinct_last(core: Core, request: int, group: int) -> int:
 
 
 @inner
+def written_column(core: Core, group: int, request: int) -> int:
+    """The column that the next token goes to, where sequences may share it; -1 where it begins a block of its own.
+
+    A state-space layer writes its one block in every step.
+    """
+    r = core.requests[request]
+    size = core.config[0].block_size
+    if core.groups[group].kind == STATE_SPACE:
+        return np.int64(0)
+    return np.int64(r.computed) // size if r.computed % size > 0 else np.int64(-1)
+
+
+@inner
 def shared_writes(core: Core, request: int) -> int:
     """Blocks that must be copied before the next token is written: owners of the last block, less one each."""
     r = core.requests[request]
-    size = core.config[0].block_size
-    if r.forked == 0 or r.computed % size == 0:
+    if r.forked == 0 or r.row < 0:
         return np.int64(0)
-    column = r.computed // size
     copies = np.int64(0)
     for group in range(len(core.groups)):
-        if core.groups[group].kind == STATE_SPACE:
+        column = written_column(core, group, request)
+        if column < 0:
             continue
         distinct = np.int64(0)
         for i in range(r.sequences):
@@ -184,12 +225,11 @@ def copy_shared(core: Core, request: int) -> None:
     """Copy-on-write: each sequence that will write into a block with another owner gets a block of its own."""
     s = core.scalars[0]
     r = core.requests[request]
-    size = core.config[0].block_size
-    if r.forked == 0 or r.computed % size == 0:
+    if r.forked == 0:
         return
-    column = r.computed // size
     for group in range(len(core.groups)):
-        if core.groups[group].kind == STATE_SPACE:
+        column = written_column(core, group, request)
+        if column < 0:
             continue
         for row in range(r.row, r.row + r.sequences):
             block = core.tables[group, row, column]
@@ -202,7 +242,22 @@ def copy_shared(core: Core, request: int) -> None:
                 s.num_copies += 1
                 s.cow_copies += 1
             else:
-                core.blocks[block].fill = size
+                core.blocks[block].fill = core.config[0].block_size
+
+
+@inner
+def cancel_copies(core: Core, request: int) -> None:
+    """Takes the copies of a request that will not run after all out of the step."""
+    s = core.scalars[0]
+    kept = np.int64(0)
+    for i in range(s.num_copies):
+        if core.blocks[core.copies[i, 1]].owner == request:
+            s.cow_copies -= 1
+            continue
+        core.copies[kept, 0] = core.copies[i, 0]
+        core.copies[kept, 1] = core.copies[i, 1]
+        kept += 1
+    s.num_copies = kept
 
 
 @inner
@@ -281,6 +336,15 @@ def spec_length(core: Core, spec: int, limit: int) -> int:
     first = np.int64(0)
     if g.kind == CHUNKED_LOCAL:
         first = (limit * size // g.window) * g.window // size
+    if g.kind == FULL and len(core.groups) == 1:
+        # The common case: what is found goes to the scratch row at once.
+        scratch = core.tables.shape[1] - 1
+        for column in range(limit):
+            block = lookup(core, group_key(chain[column], spec))
+            if block < 0:
+                return column
+            core.tables[spec, scratch, column] = block
+        return limit
     column = first
     while column < limit and spec_hit(core, spec, chain[column]):
         column += 1
@@ -314,6 +378,8 @@ def find_hits(core: Core, request: int) -> int:
                 hits = spec_length(core, group, hits)
         if hits == before:
             break
+    if len(core.groups) == 1 and core.groups[0].kind == FULL:
+        return hits
     for group in range(len(core.groups)):
         g = core.groups[group]
         skip = left_behind(core, group, hits * size) if g.kind != FULL else np.int64(0)
@@ -327,22 +393,26 @@ def find_hits(core: Core, request: int) -> int:
 
 @inner
 def fork(core: Core, request: int) -> None:
-    """The sequences of a request part: each row begins with the blocks of the first."""
+    """The sequences of a request part: each row begins with the blocks of the first, what lies ahead excepted."""
     r = core.requests[request]
     size = core.config[0].block_size
     rest = r.computed % size
+    filled = cdiv(np.int64(r.computed), size)
     for group in range(len(core.groups)):
-        if core.groups[group].kind == STATE_SPACE:
-            continue
-        if rest > 0:
-            core.blocks[core.tables[group, r.row, r.blocks - 1]].fill = rest
+        end = min(columns(core, group, request), filled)
+        cursor = np.int64(-1)
+        for column in range(columns(core, group, request) - 1, end - 1, -1):  # slots for drafts
+            cursor = release(core, np.int64(core.tables[group, r.row, column]), cursor)
+        if rest > 0 and core.groups[group].kind != STATE_SPACE:
+            core.blocks[core.tables[group, r.row, end - 1]].fill = rest
         for row in range(r.row + 1, r.row + r.sequences):
             core.dropped[group, row] = core.dropped[group, r.row]
-            for column in range(r.blocks):
+            for column in range(end):
                 block = core.tables[group, r.row, column]
                 core.tables[group, row, column] = block
                 if block > 0:
                     touch(core, block)
+    r.blocks = filled
     r.forked = 1
 
 
@@ -353,11 +423,8 @@ def release_request(core: Core, request: int) -> None:
     rows = tables_of(core, request)
     for row in range(r.row, r.row + rows):
         for group in range(len(core.groups)):
-            last = np.int64(r.blocks)
-            if core.groups[group].kind == STATE_SPACE:
-                last = min(last, np.int64(1))
             cursor = np.int64(-1)
-            for column in range(last - 1, core.dropped[group, row] - 1, -1):
+            for column in range(columns(core, group, request) - 1, core.dropped[group, row] - 1, -1):
                 cursor = release(core, np.int64(core.tables[group, row, column]), cursor)
             core.dropped[group, row] = 0
     r.blocks = 0
@@ -370,15 +437,17 @@ def adopt(core: Core, request: int, child: int, parent: int) -> None:
     """Sequence `child` of a request forgets its own history and shares `parent`'s, block for block (beam search)."""
     r = core.requests[request]
     size = core.config[0].block_size
-    filled = r.computed % size
+    rest = r.computed % size
+    filled = cdiv(np.int64(r.computed), size)
     for group in range(len(core.groups)):
-        for column in range(core.dropped[group, r.row], r.blocks):
+        state = core.groups[group].kind == STATE_SPACE
+        for column in range(core.dropped[group, r.row], min(columns(core, group, request), filled)):
             old = core.tables[group, r.row + child, column]
             new = core.tables[group, r.row + parent, column]
             if old == new:
                 continue
-            if filled > 0 and column == r.computed // size:
-                core.blocks[new].fill = filled
+            if rest > 0 and not state and column == filled - 1:
+                core.blocks[new].fill = rest
             touch(core, new)
             release(core, np.int64(old), np.int64(-1))
             core.tables[group, r.row + child, column] = new

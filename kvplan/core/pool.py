@@ -42,72 +42,57 @@ def link_before(core: Core, block: int, place: int) -> None:
 
 
 @inner
-def map_slot(core: Core, key: np.uint64) -> int:
-    """The place of `key` in the hash map, or the empty place where it would go."""
-    mask = np.uint64(len(core.map_key) - 1)
-    place = key & mask
-    while core.map_key[place] != np.uint64(0) and core.map_key[place] != key:
-        place = (place + np.uint64(1)) & mask
-    return np.int64(place)
+def bucket_of(core: Core, key: np.uint64) -> int:
+    return np.int64(key & np.uint64(len(core.heads) - 1))
 
 
 @inner
 def lookup(core: Core, key: np.uint64) -> int:
     """The block registered first under `key`, or -1."""
-    place = map_slot(core, key)
-    return np.int64(core.map_block[place]) if core.map_key[place] == key else np.int64(-1)
+    block = np.int64(core.heads[bucket_of(core, key)])
+    while block >= 0:
+        if core.blocks[block].hash == key:
+            return block
+        block = np.int64(core.blocks[block].chain_next)
+    return block
 
 
 @inner
 def register(core: Core, block: int, key: np.uint64) -> None:
-    """Enters a full block into the prefix cache. Equal blocks are not merged: they queue up behind the first."""
+    """Enters a full block into the prefix cache. Equal blocks are not merged: they stand in order of entry."""
     entry = core.blocks[block]
     entry.hash = key
-    entry.twin_next = NO_BLOCK
-    entry.twin_prev = NO_BLOCK
-    place = map_slot(core, key)
-    if core.map_key[place] == np.uint64(0):
-        core.map_key[place] = key
-        core.map_block[place] = block
+    entry.chain_next = NO_BLOCK
+    bucket = bucket_of(core, key)
+    first = core.heads[bucket]
+    if first < 0:
+        core.heads[bucket] = block
+        entry.chain_prev = block
         return
-    twin = core.map_block[place]
-    while core.blocks[twin].twin_next != NO_BLOCK:
-        twin = core.blocks[twin].twin_next
-    core.blocks[twin].twin_next = block
-    entry.twin_prev = twin
+    last = core.blocks[first].chain_prev  # the first block of a chain points back at its last
+    core.blocks[last].chain_next = block
+    core.blocks[first].chain_prev = block
+    entry.chain_prev = last
 
 
 @inner
 def evict(core: Core, block: int) -> None:
     """Forgets the prefix that `block` holds."""
     entry = core.blocks[block]
-    key = entry.hash
+    bucket = bucket_of(core, entry.hash)
     entry.hash = np.uint64(0)
-    before, after = entry.twin_prev, entry.twin_next
-    if after != NO_BLOCK:
-        core.blocks[after].twin_prev = before
-    if before != NO_BLOCK:
-        core.blocks[before].twin_next = after
+    first = core.heads[bucket]
+    after = entry.chain_next
+    if first == block:
+        core.heads[bucket] = after
+        if after >= 0:
+            core.blocks[after].chain_prev = entry.chain_prev
         return
-    place = map_slot(core, key)
-    if after != NO_BLOCK:
-        core.map_block[place] = after
-        return
-    # The key goes: close the gap so that no probe sequence breaks (Knuth's algorithm R).
-    mask = np.uint64(len(core.map_key) - 1)
-    gap = np.uint64(place)
-    probe = gap
-    while True:
-        probe = (probe + np.uint64(1)) & mask
-        other = core.map_key[probe]
-        if other == np.uint64(0):
-            break
-        home = other & mask
-        if ((probe - home) & mask) >= ((probe - gap) & mask):
-            core.map_key[gap] = other
-            core.map_block[gap] = core.map_block[probe]
-            gap = probe
-    core.map_key[gap] = np.uint64(0)
+    core.blocks[entry.chain_prev].chain_next = after
+    if after >= 0:
+        core.blocks[after].chain_prev = entry.chain_prev
+    else:
+        core.blocks[first].chain_prev = entry.chain_prev
 
 
 @inner

@@ -322,9 +322,7 @@ def replay(core: Core, timing: TimingTables, load, record: Record, until: float,
             pipeline(core, record, start, seconds, np.int64(load[0].decode_rows))
             continue
         if planned > 0 or s.num_swapped_out > 0:
-            record_step(
-                core, record, start, seconds, np.int64(load[0].decode_rows) if planned > 0 else np.int64(0)
-            )
+            record_step(core, record, start, seconds, np.int64(load[0].decode_rows) if planned > 0 else np.int64(0))
         elif s.num_running == 0 and s.num_preempted == 0 and s.num_waiting > 0:
             refuse_head(core)
         s.now = start + seconds

@@ -110,7 +110,7 @@ def _free_queue(num_blocks: int, block_size: int) -> NDArray[np.void]:
     if num_blocks > 1:
         blocks["prev"][1] = num_blocks
     blocks["owner"] = -1
-    blocks["twin_next"] = blocks["twin_prev"] = -1
+    blocks["chain_next"] = blocks["chain_prev"] = -1
     blocks["fill"] = block_size
     return blocks
 
@@ -196,8 +196,7 @@ def new_core(settings: Settings, workload: Workload, room: Room | None = None) -
         tables=np.zeros((len(groups), rows + 1, columns), np.int32),
         dropped=np.zeros((len(groups), rows + 1), np.int32),
         hashes=np.zeros((rows + 1, columns) if caching else (1, 1), np.uint64),
-        map_key=np.zeros(hash_places, np.uint64),
-        map_block=np.full(hash_places, -1, np.int32),
+        heads=np.full(hash_places, -1, np.int32),
         extents=extents,
         extent_free=extent_free,
         extent_of=np.full(rows, -1, np.int32),

@@ -138,6 +138,7 @@ def preempt(core: Core, request: int) -> None:
         r.computed = 0
         r.external = 0
         cache.release(core, request)
+    paged.cancel_copies(core, request)
     queue.push(core, request, HEAD)
 
 
@@ -157,16 +158,39 @@ def unplan(core: Core, request: int) -> int:
 
 @inner
 def victim(core: Core) -> int:
-    """Place in the running list of the request to preempt: the last admitted, or the least urgent."""
+    """Place in the running list of the request to preempt: the last admitted, or the least urgent.
+
+    Members of a static batch that are done keep their memory until the batch ends; they are no victims.
+    """
     s = core.scalars[0]
-    last = s.num_running - 1
+    worst = s.num_running - 1
+    while core.requests[core.running[worst]].status != RUNNING:
+        worst -= 1
     if core.config[0].policy != PRIORITY:
-        return last
-    worst = np.int64(0)
-    for i in range(1, s.num_running):
-        if queue.before(core, np.int64(core.running[worst]), np.int64(core.running[i])):
+        return worst
+    for i in range(worst - 1, -1, -1):
+        a, b = core.requests[core.running[i]], core.requests[core.running[worst]]
+        if a.status != RUNNING:
+            continue
+        # Of equals the first in the list goes, as Python's max() has it.
+        if a.priority > b.priority or (a.priority == b.priority and a.arrival_s >= b.arrival_s):
             worst = i
     return worst
+
+
+@inner
+def done_member(core: Core) -> int:
+    """Place in the running list of the last member of a static batch that is done, or -1.
+
+    It waits for the others with its memory; where one of those needs it, it leaves, before anybody is preempted.
+    """
+    s = core.scalars[0]
+    if core.config[0].batching != STATIC:
+        return np.int64(-1)
+    for i in range(s.num_running - 1, -1, -1):
+        if core.requests[core.running[i]].status == FINISHED:
+            return np.int64(i)
+    return np.int64(-1)
 
 
 @inner
@@ -192,6 +216,9 @@ def plan_running(core: Core, budget: int) -> int:
         ):
             place += 1  # a member of a static batch that is done, or (async) its last token is under way
             continue
+        if r.sequences > 1 and r.flying > 0:
+            place += 1  # async: which tables its sequences will have is known once the step in flight is in
+            continue
         drafts = drafts_of(core, request)
         sequences = paged.tables_of(core, request)
         tokens = capped(core, wanted_tokens(core, request, np.int64(r.computed)) + drafts)
@@ -202,6 +229,13 @@ def plan_running(core: Core, budget: int) -> int:
         target = min(r.computed + tokens + c.lookahead_tokens, c.max_model_len)
         survived = True
         while not cache.grow(core, request, target, np.int64(r.computed) - r.flying):
+            done = done_member(core)
+            if done >= 0:
+                leave(core, np.int64(core.running[done]))
+                take_off(core, done)
+                if done < place:
+                    place -= 1
+                continue
             where = victim(core)
             other = np.int64(core.running[where])
             take_off(core, where)
@@ -281,7 +315,8 @@ def plan(core: Core, now: float) -> int:
     """Decides one step at time `now`. Returns how many requests run in it; 0 leaves nothing to execute.
 
     Afterwards `planned`, `copies`, `swapped_out`, `swapped_in` and `preempted` describe the step until the next
-    plan. Copies come first (in order), then swaps out, swaps in, then the rows.
+    plan. Swaps out come first, then copies, swaps in, and the rows. Within each the order does not matter: no block
+    is the source of one copy and the target of another.
     """
     c = core.config[0]
     s = core.scalars[0]
@@ -294,8 +329,10 @@ def plan(core: Core, now: float) -> int:
     s.head_blocked = 0
     s.planned_tokens = 0
     arrive(core, now)
-    if c.batching == STATIC and s.num_running == 0:
-        s.batch_open = 1
+    if c.batching == STATIC:
+        compact(core)  # the last live member may have been preempted
+        if s.num_running == 0:
+            s.batch_open = 1
     budget = plan_running(core, c.max_num_batched_tokens)
     if s.num_preempted == 0 and (c.batching != STATIC or s.batch_open == 1):
         members = s.num_running
@@ -427,9 +464,7 @@ def commit(core: Core, entries: np.ndarray, count: int, now: float) -> None:
         r.flying -= entry.tokens
         if entry.samples == 0:
             if r.sequences > 1 and r.forked == 0 and r.status == RUNNING and r.computed >= r.prompt:
-                part(
-                    core, request
-                )  # recomputed after a preemption: the outputs are known, the tables part again
+                part(core, request)  # recomputed after a preemption: the outputs are known, the tables part again
             continue
         r.promised -= 1
         taken = np.int64(0)

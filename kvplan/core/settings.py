@@ -104,12 +104,13 @@ class Settings:
             ("admission", ADMISSION),
         ):
             if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"must be one of {', '.join(allowed)}", field=name, value=getattr(self, name)
-                )
+                raise InputError(f"must be one of {', '.join(allowed)}", field=name, value=getattr(self, name))
         for name in ("block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise InputError("must be at least 1", field=name, value=getattr(self, name))
+        for name in ("block_size", "max_num_seqs"):
+            if getattr(self, name) > state.MOST_IN_U2:
+                raise InputError(f"must be at most {state.MOST_IN_U2:,}", field=name, value=getattr(self, name))
         if self.paged and self.num_gpu_blocks < 2:
             raise InputError(
                 "the pool needs at least one block beside the null block",
@@ -179,12 +180,13 @@ class Settings:
 def admission_cap(settings: Settings, group: CacheGroup) -> int:
     """Most blocks a windowed group holds between two steps, 0 for no cap (vLLM's recycling-aware admission cap)."""
     in_flight = settings.max_num_batched_tokens * (2 if settings.async_scheduling else 1)
+    in_flight += settings.num_speculative_tokens if settings.draft_slots else 0
     if group.attention == "sliding_window":
         tokens = min(group.window - 1 + in_flight, settings.max_model_len)
         return -(-tokens // settings.block_size) + 1
     if group.attention == "chunked_local":
         tokens = min(group.window + in_flight, settings.max_model_len)
-        return -(-tokens // settings.block_size)
+        return -(-tokens // settings.block_size) + (1 if group.window % settings.block_size else 0)
     return 0
 
 

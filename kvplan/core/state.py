@@ -128,15 +128,16 @@ BLOCK = np.dtype(
     [
         ("next", "i4"),  # free queue
         ("prev", "i4"),
-        ("ref", "i4"),
         ("owner", "i4"),  # serial of the request that took it last
+        ("ref", "u2"),
+        ("fill", "u2"),  # tokens in it while it is shared and not full, else block_size
         ("hash", "u8"),  # 0: not in the prefix cache
-        ("twin_next", "i4"),  # the next block with the same hash
-        ("twin_prev", "i4"),
-        ("fill", "i4"),  # tokens in it while it is shared and not full, else block_size
+        ("chain_next", "i4"),  # the next block in its bucket of the prefix map, -1 for none
+        ("chain_prev", "i4"),  # the one before; of the first block: the last one
     ],
     align=True,
 )
+MOST_IN_U2 = 65_535  # 32 bytes a block: two to a cache line
 
 GROUP = np.dtype(
     [
@@ -149,9 +150,7 @@ GROUP = np.dtype(
 )
 
 # Address-ordered list of extents, free (owner -1) and held (owner: the row).
-EXTENT = np.dtype(
-    [("start", "i8"), ("size", "i8"), ("next", "i4"), ("prev", "i4"), ("owner", "i4")], align=True
-)
+EXTENT = np.dtype([("start", "i8"), ("size", "i8"), ("next", "i4"), ("prev", "i4"), ("owner", "i4")], align=True)
 
 PLANNED = np.dtype(
     [
@@ -239,8 +238,7 @@ class Core(Handle):
     tables: NDArray[np.int32]  # [G, S + 1, C]: physical block ids; the last row is scratch for prefix hits
     dropped: NDArray[np.int32]  # [G, S + 1]: leading null columns of a row (left of the window)
     hashes: NDArray[np.uint64]  # [S + 1, C]: hash chain of each row; the last row is scratch
-    map_key: NDArray[np.uint64]  # open addressing: hash -> first block
-    map_block: NDArray[np.int32]
+    heads: NDArray[np.int32]  # [power of two]: the prefix map, by the low bits of the hash: first block or -1
     extents: NDArray[Any]  # EXTENT[2 S + 64]; 0 is the head of the list
     extent_free: NDArray[np.int32]  # stack of unused nodes; [0] is its size
     extent_of: NDArray[np.int32]  # [S]: the extent of a row, -1 for none

@@ -9,15 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from kvplan.core.jit import inner
-from kvplan.core.paged import drop_left_behind, left_behind, tables_of
+from kvplan.core.paged import blocks_at_end, columns, drop_left_behind, left_behind, tables_of
 from kvplan.core.pool import release, take
-from kvplan.core.state import STATE_SPACE, Core
-
-
-@inner
-def columns(core: Core, group: int, request: int) -> int:
-    last = np.int64(core.requests[request].blocks)
-    return min(last, np.int64(1)) if core.groups[group].kind == STATE_SPACE else last
+from kvplan.core.state import Core
 
 
 @inner
@@ -33,15 +27,19 @@ def held(core: Core, request: int) -> int:
 
 @inner
 def swap_out(core: Core, request: int) -> bool:
-    """Moves a request's blocks to the host. False, and nothing changed, where the host pool is too small.
+    """Moves a request's blocks to the host. False, and nothing changed, where the host pool is too small, or where
+    the pool could not take its sequences back, as what they share returns once for each.
 
-    `blocks` and `computed` stay as they are, so that `swap_in` can rebuild the table in another row.
+    `blocks` and `computed` stay as they are, so that `swap_in` can rebuild the table in another row. The moves come
+    before the copies of a step: of a block that was to be copied into, the source moves.
     """
     s = core.scalars[0]
     r = core.requests[request]
     drop_left_behind(core, request, np.int64(r.computed))
     need = held(core, request)
     if need > s.host_free or need == 0:
+        return False
+    if r.forked == 1 and blocks_at_end(core, request, np.int64(0)) > core.config[0].usable_blocks:
         return False
     tail = np.int64(-1)
     for group in range(len(core.groups)):
@@ -58,6 +56,9 @@ def swap_out(core: Core, request: int) -> bool:
                     core.host_next[tail] = host
                 tail = host
                 core.swapped_out[s.num_swapped_out, 0] = block
+                for i in range(s.num_copies):
+                    if core.copies[i, 1] == block:
+                        core.swapped_out[s.num_swapped_out, 0] = core.copies[i, 0]
                 core.swapped_out[s.num_swapped_out, 1] = host
                 s.num_swapped_out += 1
                 cursor = release(core, block, cursor)

@@ -28,6 +28,7 @@ PLAN_TERMS = (
     "cuda_graphs_bytes",
     "kv_cache_bytes",
     "bytes_per_block",
+    "num_gpu_blocks",
 )
 
 
@@ -38,6 +39,7 @@ def run_summary(
     replica: Replica,
     requests: pd.DataFrame,
     wall_s: float,
+    warnings: list[str],
 ) -> dict[str, Any]:
     """One entry of ``runs``."""
     record = replica.record
@@ -82,6 +84,7 @@ def run_summary(
                 {"name": term.name, "value": term.value, "unit": term.unit, "source": term.source}
                 for term in deployment.timing.terms
             ],
+            "error": dict(deployment.timing.errors) or None,
         },
         "span_s": span,
         "busy_s": float(record.timeline["busy_s"].sum()),
@@ -91,7 +94,7 @@ def run_summary(
             "wall_s": wall_s,
             "requests_per_wall_s": _ratio(len(requests), wall_s),
         },
-        "notes": list(deployment.notes),
+        "notes": [*deployment.notes, *warnings],
     }
 
 
@@ -109,7 +112,7 @@ def memory(deployment: Deployment, replica: Replica) -> dict[str, Any]:
     slot_bytes = deployment.slot_bytes if settings.paged else plan.kv_bytes_per_token
     return {
         "pool_gib": total * slot_bytes / GIB,
-        "num_gpu_blocks": plan.num_gpu_blocks,
+        "num_gpu_blocks": plan.num_gpu_blocks if settings.paged else None,
         "block_size": plan.block_size,
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "kv_cache_size_tokens": plan.kv_cache_size_tokens,

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 SPLIT = ("used", "reserved", "internal", "external", "cached", "free")
 
 
+def _constant(value: str, count: int) -> pd.Categorical[str]:
+    """A column of one value, a byte a row."""
+    import pandas as pd
+
+    return pd.Categorical(np.full(count, value), categories=[value])
+
+
 def requests_table(name: str, core: Core, trace: Trace) -> pd.DataFrame:
     """One row a request, in order of arrival. Times in seconds, NaN where there is none."""
     import pandas as pd
@@ -38,14 +45,14 @@ def requests_table(name: str, core: Core, trace: Trace) -> pd.DataFrame:
     ids = trace.request_id if trace.request_id is not None else np.arange(count).astype(str)
     return pd.DataFrame(
         {
-            "run": pd.Categorical.from_codes(np.zeros(count, np.int8), categories=[name]),
+            "run": _constant(name, count),
             "id": ids,
             "arrival_s": arrival,
             "prompt_tokens": rows["prompt"],
             "output_tokens": output,
             "sequences": rows["sequences"],
             "status": pd.Categorical(status, categories=["finished", "refused", "unfinished"]),
-            "reason": pd.Categorical.from_codes(rows["reason"], categories=list(REFUSALS)),
+            "reason": pd.Categorical(np.array(REFUSALS)[rows["reason"]], categories=list(REFUSALS)),
             "first_scheduled_s": moment("first_scheduled_s"),
             "first_token_s": first,
             "finish_s": finish,
@@ -70,7 +77,7 @@ def timeline_table(name: str, record: Record, total_slots: int) -> pd.DataFrame:
     busy = b["busy_s"]
     weight = np.where(busy > 0, busy, 1.0)
     columns: dict[str, object] = {
-        "run": pd.Categorical.from_codes(np.zeros(len(ran), np.int8), categories=[name]),
+        "run": _constant(name, len(ran)),
         "t_s": origin + ran * width,
         "dt_s": busy,
         "steps": b["steps"],
@@ -103,7 +110,7 @@ def memory_map_table(name: str, record: Record) -> pd.DataFrame:
     addresses = record.map_owner.shape[1]
     return pd.DataFrame(
         {
-            "run": pd.Categorical.from_codes(np.zeros(len(ran) * addresses, np.int8), categories=[name]),
+            "run": _constant(name, len(ran) * addresses),
             "t_s": np.repeat(origin + ran * width, addresses),
             "address": np.tile((np.arange(addresses) / addresses).astype(np.float32), len(ran)),
             "request": record.map_owner[ran].ravel(),

@@ -79,7 +79,7 @@ def changes_for(scenario: Mapping[str, Any], run: Mapping[str, Any]) -> list[Cha
         scenario,
         run["settings"],
         plan["kv_cache_bytes"],
-        run["memory"]["num_gpu_blocks"],
+        run["memory"]["plan"]["num_gpu_blocks"],
         plan["total_bytes"],
     )
     return [

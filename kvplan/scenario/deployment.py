@@ -116,6 +116,9 @@ class Timing(Section):
         None, description="from model shape and GPU facts; coefficients given here replace the default ones"
     )
     profile: str | None = Field(None, description="a profile file, measured or imported")
+    coefficients: dict[str, float] | None = Field(
+        None, description="with profile: coefficients that replace the profile's default ones"
+    )
     constant: float | None = Field(None, gt=0.0, description="seconds, for every step")
 
     @model_validator(mode="before")
@@ -131,6 +134,8 @@ class Timing(Section):
     def _exactly_one(self) -> Timing:
         if sum(kind is not None for kind in (self.roofline, self.profile, self.constant)) != 1:
             raise ValueError("takes exactly one of roofline, profile and constant")
+        if self.coefficients is not None and self.profile is None:
+            raise ValueError("coefficients go with a profile; the roofline's stand under roofline")
         return self
 
     @classmethod
@@ -140,7 +145,8 @@ class Timing(Section):
     @model_serializer(mode="plain")
     def _as_written(self) -> str | dict[str, Any]:
         if self.profile is not None:
-            return {"profile": self.profile}
+            more = {"coefficients": self.coefficients} if self.coefficients else {}
+            return {"profile": self.profile, **more}
         if self.constant is not None:
             return {"constant": self.constant}
         return {"roofline": self.roofline} if self.roofline else "roofline"

@@ -46,7 +46,13 @@ def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     scale = 1e3 if figure.measure == "tpot_s" else 1.0
 
     def number(value: float | None) -> str:
-        return UNDEFINED if value is None else f"{value * scale:,.4g}" if abs(value * scale) < 1e4 else f"{value * scale:,.0f}"
+        return (
+            UNDEFINED
+            if value is None
+            else f"{value * scale:,.4g}"
+            if abs(value * scale) < 1e4
+            else f"{value * scale:,.0f}"
+        )
 
     error = "" if figure.error is None else f"{figure.error:+.2%}"
     return NAMES[figure.measure], figure.rank, number(figure.observed), number(figure.predicted), error

@@ -57,11 +57,13 @@ class RooflineCoefficients(Named):
     """Of `kvplan.timing.roofline`. The fitted ones were judged on a B200, which the fit had not seen."""
 
     weight_read_efficiency: float = _coefficient(0.88, "of HBM peak", FITTED)
+    expert_read_efficiency: float = _coefficient(0.58, "of HBM peak", FITTED + ": routed experts, few tokens each")
     linear_flops_efficiency: float = _coefficient(0.53, "of peak FLOPs", FITTED)
     kv_read_efficiency: float = _coefficient(0.82, "of HBM peak", FITTED + "; FA3 alone reaches 0.87-0.93")
     attention_flops_efficiency: float = _coefficient(0.45, "of bf16 peak FLOPs", "causal prefill of FA2 and FA3")
     activation_read_efficiency: float = _coefficient(0.70, "of HBM peak", "norms, rotary, activation kernels")
     layer_s: float = _coefficient(40e-6, "s a layer", FITTED + ": small kernels and the gaps between all")
+    expert_layer_s: float = _coefficient(35e-6, "s an expert layer", FITTED + ": routing, permuting, launches")
     host_step_s: float = _coefficient(1.1e-3, "s a step", FITTED + ": launch, input preparation, sampling")
     host_row_s: float = _coefficient(50e-6, "s a sequence", FITTED + ": scheduling, sampling, detokenizing")
     all_reduce_s: float = _coefficient(6.7e-6, "s an all-reduce", FITTED + ": latency of a small one")

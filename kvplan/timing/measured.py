@@ -39,8 +39,12 @@ class ProfileCoefficients(Named):
     )
     graph_tokens: float = _coefficient(512.0, "tokens", "largest step replayed from a graph: vLLM's")
     host_row_s: float = _coefficient(0.0, "s a sequence", "host time a sequence")
-    all_reduce_s: float = _coefficient(10e-6, "s an all-reduce", "latency of a small one; only under TP")
-    link_efficiency: float = _coefficient(0.70, "of the link's peak", "bandwidth of an all-reduce; only under TP")
+    all_reduce_s: float = _coefficient(
+        5e-6, "s an all-reduce", "vLLM's own between two GPUs: 4.4 to 5.7 µs (aiconfigurator's tables); only under TP"
+    )
+    link_efficiency: float = _coefficient(
+        0.55, "of the link's peak", "the same at 16 MB: 0.46 over NVLink, 0.55 over PCIe; only under TP"
+    )
     copy_efficiency: float = _coefficient(0.70, "of HBM peak", "block copies, where the profile has none")
     swap_efficiency: float = _coefficient(0.80, "of the host link's peak", "swaps, where the profile has none")
 
@@ -125,6 +129,11 @@ def from_profile(
         mixed=mixed,
         decode_tail=decode_tail,
         mixed_tail=mixed_tail,
+        errors={
+            f"{operation} (leave one out)": float(found["median"])
+            for operation, found in profile.errors.get(str(tensor_parallel_size), {}).items()
+            if found.get("points")
+        },
         warnings=tuple(warnings),
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.catalog.dtypes import dtype_bytes
+from kvplan.memory.kv_dtype import kv_format
 from kvplan.timing.coefficients import RooflineCoefficients
 from kvplan.timing.step_times import AttentionGroup, Grid, StepTimes, Term
 from kvplan.timing.work import Experts, Work, head_work, layer_work
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 TOKENS = np.unique(np.concatenate([np.arange(1.0, 65.0), np.round(64 * 1.06 ** np.arange(1, 145))]))
 """Where the linear part is tabulated: every count to 64, then steps of 6% to 290,000 tokens."""
 
+TPOT_ERROR_DENSE = {"TPOT of dense models (135 served points on H100, H200, B200)": 0.065}
+TPOT_ERROR_MOE = {"TPOT of expert models (129 served points on H100, H200, B200)": 0.155}
+"""Median absolute errors with the default coefficients: benchmarks/results/endtoend_tpot.json; a test holds them."""
+
 
 class _Rank:
     """One GPU's rates, with the shares of the peak applied."""
 
     def __init__(self, gpu: Gpu, c: RooflineCoefficients) -> None:
         self.weight_bytes_per_s = gpu.hbm_bytes_per_s * c.weight_read_efficiency
+        self.expert_bytes_per_s = gpu.hbm_bytes_per_s * c.expert_read_efficiency
+        self.expert_layer_s = c.expert_layer_s
         self.kv_bytes_per_s = gpu.hbm_bytes_per_s * c.kv_read_efficiency
         self.activation_bytes_per_s = gpu.hbm_bytes_per_s * c.activation_read_efficiency
         self.flops = gpu.bf16_flops * c.linear_flops_efficiency
@@ -43,7 +50,8 @@ class _Rank:
         """Of one part of a layer, by tokens in the step."""
         flops = tokens * part.flops_per_token / (self.fp8_flops if part.fp8 else self.flops)
         if isinstance(part, Experts):
-            return np.maximum(part.touched(tokens) * part.bytes_per_expert / self.weight_bytes_per_s, flops)
+            read = part.touched(tokens) * part.bytes_per_expert / self.expert_bytes_per_s
+            return self.expert_layer_s + np.maximum(read, flops)
         moved = tokens * part.activation_bytes_per_token / self.activation_bytes_per_s
         return np.maximum(part.weight_bytes / self.weight_bytes_per_s, flops) + moved
 
@@ -162,8 +170,11 @@ def roofline(
     if pipeline_parallel_size > 1:
         linear += (pipeline_parallel_size - 1) * (c.all_reduce_s + TOKENS * hidden_bytes / link)
 
+    warnings: tuple[str, ...] = ()
+    if not model.layers:
+        warnings = ("timing: the model names its cache groups alone: a step is priced without weights and attention",)
     head = head_work(model, tp)
-    kv_bytes = dtype_bytes(model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype, "cache.kv_cache_dtype")
+    kv_bytes = kv_format(kv_cache_dtype, model.dtype).element_bytes
     groups, row_s = attention_groups(model, tp, kv_bytes, rank.kv_bytes_per_s, rank.attention_flops)
     shape = "from the model's shape"
     return StepTimes(
@@ -186,4 +197,6 @@ def roofline(
         groups=groups,
         linear=Grid((TOKENS,), linear, "linear"),
         head=Grid((TOKENS,), rank.seconds(head, TOKENS), "head"),
+        errors=TPOT_ERROR_MOE if model.is_moe else TPOT_ERROR_DENSE,
+        warnings=warnings,
     )

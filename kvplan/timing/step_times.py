@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,8 @@ class StepTimes:
     mixed: Grid | None = None
     decode_tail: Grid | None = None
     mixed_tail: Grid | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """How far such a model lies from measurements: a median absolute relative error by what was measured."""
     warnings: tuple[str, ...] = field(default=())
     """What a reader of the predictions should know, found while building."""
 

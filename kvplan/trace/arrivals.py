@@ -74,7 +74,5 @@ def arrivals(spec: Any, field: str = "arrivals") -> Arrivals:
             "must be between 0 and 1000", field=f"{field}.cv" if tick_s >= 0 else f"{field}.tick_s", value=cv
         )
     if weights and (min(weights) < 0 or sum(weights) <= 0):
-        raise InputError(
-            "must be relative rates >= 0, not all 0", field=f"{field}.profile", value=list(weights)
-        )
+        raise InputError("must be relative rates >= 0, not all 0", field=f"{field}.profile", value=list(weights))
     return Arrivals(rate, cv, weights, tick_s)

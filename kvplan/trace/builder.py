@@ -25,9 +25,7 @@ _NAMED_IDS = 1 << 61
 class TraceBuilder:
     """Collects the rows of one file and finishes them into a trace. ``bad`` collects those that are none."""
 
-    def __init__(
-        self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None
-    ):
+    def __init__(self, format_name: str, bad: BadRows, *, assumed_output: int | None = None, limit: int | None = None):
         self.format = format_name
         self.bad = bad
         self.notes: list[str] = []
@@ -41,16 +39,11 @@ class TraceBuilder:
         self.block_size: int | None = None
         self.sessions_share = False
         """True: a turn whose prompt is long enough begins with all of its session's former turn."""
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all rows (what was noted stays): the file is read again from its beginning."""
         self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
         self._names: list[str | None] = []
+        self._named = False
         self._sessions: dict[Hashable, int] = {}
-        self._extra: dict[str, array[int]] = {
-            name: array("q") for name in ("session", "priority", "n", "beam_width")
-        }
+        self._extra: dict[str, array[int]] = {name: array("q") for name in ("session", "priority", "n", "beam_width")}
         self._ids, self._ids_per_row, self._spaces = array("q"), array("q"), array("q")
         self._id_numbers: dict[Hashable, int] = {}
         self._content: ContentBuilder | None = None
@@ -133,6 +126,7 @@ class TraceBuilder:
         self._prompt.append(prompt)
         self._output.append(-1 if output is None else output)
         self._names.append(name)
+        self._named |= name is not None
         extra = self._extra
         extra["session"].append(self.session_number(session))
         extra["priority"].append(priority)
@@ -143,18 +137,21 @@ class TraceBuilder:
         self._spaces.append(id_space)
 
     def extend(self, arrival_s: Doubles | None, prompt: Longs, output: Longs | None, **extra: Any) -> None:
-        """Many requests at once; ``extra``: session (names), name, priority, n, beam_width."""
+        """Many requests at once, up to the limit; ``extra``: session (names), name, priority, n, beam_width."""
+        if self.limit is not None and len(self) + len(prompt) > self.limit:
+            kept = self.limit - len(self)
+            prompt = prompt[:kept]
+            arrival_s = None if arrival_s is None else arrival_s[:kept]
+            output = None if output is None else output[:kept]
+            extra = {name: column[:kept] for name, column in extra.items()}
         rows = len(prompt)
-        self._arrival.frombytes(
-            (np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes()
-        )
+        self._arrival.frombytes((np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes())
         self._prompt.frombytes(prompt.astype("q").tobytes())
         self._output.frombytes((np.full(rows, -1) if output is None else output).astype("q").tobytes())
         self._names.extend(extra["name"] if "name" in extra else [None] * rows)
+        self._named |= "name" in extra
         sessions = extra.get("session")
-        numbers = (
-            np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
-        )
+        numbers = np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
         self._extra["session"].frombytes(numbers.astype("q").tobytes())
         for column, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
             values = extra.get(column)
@@ -174,9 +171,7 @@ class TraceBuilder:
             pass
         if any(not isinstance(name, (int, str)) for name in ids):
             raise InputError("holds something that is no block id", field="hash_ids")
-        return array(
-            "q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids]
-        )
+        return array("q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids])
 
     def note(self, text: str) -> None:
         """Tell the person what was inferred or assumed; the same sentence once."""
@@ -248,19 +243,15 @@ class TraceBuilder:
 
     def _note_zeros(self, kept: np.ndarray[Any, Any], output: Longs) -> None:
         if not kept.all():
-            self.note(
-                f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed"
-            )
+            self.note(f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed")
         empty = int(np.count_nonzero(output[kept] == 0))
         if empty:
             self.note(f"{empty} requests have an empty answer: replayed with the one token that ends it")
 
     def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
-        if all(name is None for name in self._names):
+        if not self._named:
             return chosen.astype(str).astype(object) if reordered else None
-        return np.array(
-            [str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object
-        )
+        return np.array([str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object)
 
     def _column(self, name: str, chosen: Longs) -> Any:
         column = np.array(self._extra[name], dtype=np.int64)[chosen]

@@ -51,6 +51,11 @@ def iso_ns(text: str, field: str) -> int:
     return seconds * 10**9 + int((match[7] or "0").ljust(9, "0")[:9])
 
 
+def epoch_unit(reading: float) -> str | None:
+    """The unit in which ``reading`` is a moment between 2001 and 2286, counted from 1970; None where it is none."""
+    return next((unit for unit, each in PER_SECOND.items() if 1e9 * each <= reading < 1e10 * each), None)
+
+
 class Clock:
     """Turns the times of one file into float seconds without losing digits.
 
@@ -62,7 +67,27 @@ class Clock:
         self.unit = unit
         self.field = field
         self.is_date: bool | None = None
-        self._base: int | float = 0
+        """None before the first reading."""
+        self.base: int | float = 0
+        """The reading that counts as 0 s, in the clock's unit (nanoseconds for dates)."""
+        self.has_zone = False
+        """Whether the first date names its offset from UTC."""
+
+    @property
+    def per_second(self) -> int:
+        """Readings a second."""
+        return PER_SECOND["ns" if self.is_date else self.unit]
+
+    def begin(self, value: Any) -> None:
+        """Take the first reading: is it a date, and does the clock count from an epoch?
+
+        Raises:
+            InputError: not a time; without a place.
+        """
+        is_date, reading = self._reading(value)
+        self.is_date = is_date
+        self.has_zone = is_date and (match := _ISO.fullmatch(value.strip())) is not None and match[8] is not None
+        self.base = reading if is_date or abs(reading) > EPOCH_S * self.per_second else 0
 
     def seconds(self, value: Any) -> float:
         """Seconds since the file's own zero, or since its first reading where that is an epoch or a date.
@@ -70,17 +95,18 @@ class Clock:
         Raises:
             InputError: not a time, negative, or dates and numbers mixed; without a place.
         """
-        is_date = isinstance(value, str) and bool(_ISO.match(value.strip()))
-        reading = iso_ns(value, self.field) if is_date else number(value, self.field)
-        per_second = PER_SECOND["ns"] if is_date else PER_SECOND[self.unit]
+        is_date, reading = self._reading(value)
         if self.is_date is None:
-            self.is_date = is_date
-            self._base = reading if is_date or abs(reading) > EPOCH_S * per_second else 0
+            self.begin(value)
         elif self.is_date != is_date:
             raise InputError("mixes dates and numbers", field=self.field, value=value)
         if not is_date and reading < 0:
             raise InputError("is negative", field=self.field, value=value)
-        since = (reading - self._base) / per_second
+        since = (reading - self.base) / self.per_second
         if not abs(since) < 1e12:
             raise InputError("is no plausible time", field=self.field, value=value)
         return since
+
+    def _reading(self, value: Any) -> tuple[bool, int | float]:
+        is_date = isinstance(value, str) and bool(_ISO.match(value.strip()))
+        return is_date, iso_ns(value, self.field) if is_date else number(value, self.field)

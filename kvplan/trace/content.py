@@ -96,9 +96,7 @@ class ContentBuilder:
         self._pointer.append(len(self._source))
         self._output.append(output_source)
 
-    def turn(
-        self, session: Hashable, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()
-    ) -> None:
+    def turn(self, session: Hashable, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()) -> None:
         """The next request is a turn of ``session``.
 
         Its prompt begins with the first ``shared`` tokens of what the session holds so far (where that is
@@ -143,9 +141,7 @@ def merged(first: Content, second: Content) -> Content:
     rows = len(first.output_source)
     shift = int(first.segment_source.max(initial=-1)) + 1
     counts = np.column_stack([np.diff(first.segment_ptr), np.diff(second.segment_ptr)])
-    owner = np.concatenate(
-        [np.repeat(np.arange(rows), counts[:, 0]), np.repeat(np.arange(rows), counts[:, 1])]
-    )
+    owner = np.concatenate([np.repeat(np.arange(rows), counts[:, 0]), np.repeat(np.arange(rows), counts[:, 1])])
     order = np.argsort(owner, kind="stable")
     pointer = np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64)
     return Content(

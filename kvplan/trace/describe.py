@@ -160,16 +160,14 @@ def info_lines(told: Mapping[str, Any]) -> list[str]:
         lines.append(f"  rate                {told['rate_per_s']:.4g} requests/s")
         over = ", ".join(f"{name} {value:.3g}" for name, value in burst["dispersion"].items())
         lines.append(
-            f"  burstiness          cv of gaps {burst['cv_of_gaps']:.3g}"
-            + (f"; dispersion {over}" if over else "")
+            f"  burstiness          cv of gaps {burst['cv_of_gaps']:.3g}" + (f"; dispersion {over}" if over else "")
         )
         lines[-1] += " (1: Poisson)"
     lines.append(f"  {'tokens':<18}{'mean':>11}{'p50':>10}{'p90':>10}{'p99':>10}{'max':>10}")
     for name in ("prompt", "output"):
         row = told[name]
         figures = f"{row['mean']:>11,.1f}" + "".join(
-            f"{row[key]:>10,.4g}" if row[key] < 1e4 else f"{row[key]:>10,.0f}"
-            for key in ("p50", "p90", "p99", "max")
+            f"{row[key]:>10,.4g}" if row[key] < 1e4 else f"{row[key]:>10,.0f}" for key in ("p50", "p90", "p99", "max")
         )
         lines.append(f"  {name:<18}{figures}")
     if told["sessions"]:

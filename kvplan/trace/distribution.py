@@ -51,9 +51,7 @@ def distribution(spec: Any, field: str) -> Distribution:
         value = float(number(spec, field))
         return Distribution(np.array([0.0, 1.0]), np.array([value, value]))
     if not isinstance(spec, Mapping) or len(spec) != 1:
-        raise InputError(
-            "is no distribution", field=field, value=spec, hint=f"a number or one of {', '.join(_KINDS)}"
-        )
+        raise InputError("is no distribution", field=field, value=spec, hint=f"a number or one of {', '.join(_KINDS)}")
     kind, body = next(iter(spec.items()))
     if kind not in _KINDS:
         raise InputError("is no kind of distribution", field=field, value=kind, hint=", ".join(_KINDS))
@@ -107,9 +105,7 @@ def _exponential(body: Mapping[Any, Any], field: str) -> Distribution:
     return Distribution(_RANKS, -mean * np.log1p(-np.minimum(_RANKS, 1 - 1e-7)))
 
 
-def _keys(
-    body: Mapping[Any, Any], needed: tuple[str, ...], field: str, optional: tuple[str, ...] = ()
-) -> None:
+def _keys(body: Mapping[Any, Any], needed: tuple[str, ...], field: str, optional: tuple[str, ...] = ()) -> None:
     for key in needed:
         if key not in body:
             raise InputError("is missing", field=f"{field}.{key}")

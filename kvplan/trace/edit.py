@@ -33,9 +33,7 @@ def cut(
     """
     for name, value in (("first", first), ("count", 1 if count is None else count)):
         if value < (name == "count"):
-            raise InputError(
-                "must be at least 1" if name == "count" else "must be at least 0", field=name, value=value
-            )
+            raise InputError("must be at least 1" if name == "count" else "must be at least 0", field=name, value=value)
     low = 0 if start_s is None else int(np.searchsorted(trace.arrival_s, start_s, side="left"))
     high = len(trace) if end_s is None else int(np.searchsorted(trace.arrival_s, end_s, side="left"))
     low += first
@@ -91,8 +89,7 @@ def scale(
         arrival = arrival / speed
         notes.append(f"{speed:g} times as fast")
     prompts, outputs = (
-        _scaled(column, factor)
-        for column, factor in ((trace.prompt_tokens, prompt), (trace.output_tokens, output))
+        _scaled(column, factor) for column, factor in ((trace.prompt_tokens, prompt), (trace.output_tokens, output))
     )
     content = trace.content
     if content is not None and (prompt or output):
@@ -151,9 +148,7 @@ def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
     columns: dict[str, Any] = {}
     for name, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
         if any(getattr(trace, name) is not None for trace in traces):
-            parts = [
-                np.full(len(t), default) if getattr(t, name) is None else getattr(t, name) for t in traces
-            ]
+            parts = [np.full(len(t), default) if getattr(t, name) is None else getattr(t, name) for t in traces]
             columns[name] = np.concatenate(parts)[order]
     if any(trace.session is not None for trace in traces):
         columns["session"] = _joined_sessions(traces)[order]
@@ -170,10 +165,7 @@ def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
         origin=Origin(
             " + ".join(trace.origin.path for trace in traces),
             "merged",
-            (
-                f"{len(traces)} traces merged"
-                + ("" if share else "; what one shares is kept apart from the others"),
-            ),
+            (f"{len(traces)} traces merged" + ("" if share else "; what one shares is kept apart from the others"),),
             sum(trace.origin.bad_rows for trace in traces),
             block_size=sizes.pop() if len(sizes) == 1 else None,
         ),
@@ -197,15 +189,11 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
         content = trace.content
         if content is None:
             empty = np.zeros(0, np.int64)
-            content = Content(
-                np.zeros(len(trace) + 1, np.int64), empty, empty, empty, np.full(len(trace), -1)
-            )
+            content = Content(np.zeros(len(trace) + 1, np.int64), empty, empty, empty, np.full(len(trace), -1))
         top = max(int(content.segment_source.max(initial=-1)), int(content.output_source.max(initial=-1)))
         shift = 0 if share else used
         output = np.where(content.output_source >= 0, content.output_source + shift, -1)
-        parts.append(
-            dataclasses.replace(content, segment_source=content.segment_source + shift, output_source=output)
-        )
+        parts.append(dataclasses.replace(content, segment_source=content.segment_source + shift, output_source=output))
         used += top + 1
     counts = np.concatenate([np.diff(part.segment_ptr) for part in parts])
     return Content(
@@ -218,6 +206,4 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
 
 
 def _noted(trace: Trace, *notes: str) -> Trace:
-    return dataclasses.replace(
-        trace, origin=dataclasses.replace(trace.origin, notes=(*trace.origin.notes, *notes))
-    )
+    return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=(*trace.origin.notes, *notes)))

@@ -16,9 +16,7 @@ class NoRequestsError(InputError):
         facts: what it tells, by plain name.
     """
 
-    def __init__(
-        self, message: str, *, format: str, facts: Mapping[str, Any], source: str, hint: str | None = None
-    ):
+    def __init__(self, message: str, *, format: str, facts: Mapping[str, Any], source: str, hint: str | None = None):
         super().__init__(message, source=source, line=1, hint=hint)
         self.format = format
         self.facts = dict(facts)

@@ -34,8 +34,6 @@ def generator_yaml(
 def _flow(value: Any, indent: int) -> str:
     import yaml  # only where a file is written
 
-    text = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True
-    )
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True)
     text = text.removesuffix("\n").removesuffix("\n...")
     return textwrap.indent(text, " " * indent).lstrip()

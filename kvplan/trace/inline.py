@@ -61,10 +61,7 @@ def inline_trace(
     columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
     if any(row["session"] is not None for row, _, _ in rows):
         columns["session"] = np.array(
-            [
-                -1 if s is None else sessions.setdefault(s, len(sessions))
-                for s in (row["session"] for row, _, _ in rows)
-            ]
+            [-1 if s is None else sessions.setdefault(s, len(sessions)) for s in (row["session"] for row, _, _ in rows)]
         )
     exact = [row["content"] is not None for row, _, _ in rows]
     if any(exact) and not all(exact):
@@ -126,11 +123,7 @@ def _at_least_one(request: Mapping[str, Any], key: str) -> int:
 def _prefix(prefix: Any) -> tuple[Any, int] | None:
     if prefix is None:
         return None
-    if (
-        not isinstance(prefix, Mapping)
-        or set(prefix) != {"id", "tokens"}
-        or isinstance(prefix["id"], (dict, list))
-    ):
+    if not isinstance(prefix, Mapping) or set(prefix) != {"id", "tokens"} or isinstance(prefix["id"], (dict, list)):
         raise InputError("must be a mapping of id and tokens", field="prefix", value=prefix)
     return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.clock import epoch_unit
 from kvplan.trace.readers.agents import AibrixRows, ServingSimRows, TraceLabRounds, WekaSession
 from kvplan.trace.readers.aiperf import AiperfExport, AiperfRows
 from kvplan.trace.readers.columns import ColumnRows
@@ -75,14 +76,19 @@ class JsonFormat:
 
 def infer_unit(sample: Sample) -> tuple[str, str]:
     """(unit, why) of ``timestamp`` in rows that do not say: Mooncake's ms, vLLM's and GuideLLM's seconds."""
-    times = [value["timestamp"] for value in sample if isinstance(value.get("timestamp"), (int, float))]
+    stamps = [value.get("timestamp") for value in sample]
+    times = [stamp for stamp in stamps if isinstance(stamp, (int, float))]
+    digits = [int(stamp) for stamp in stamps if isinstance(stamp, str) and stamp.isdecimal() and len(stamp) < 30]
+    epoch = epoch_unit(min([*times, *digits], default=0))
+    if epoch is not None:
+        return epoch, "its numbers are moments since 1970"
     gap = (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else 0.0
     floats = [time for time in times if isinstance(time, float)]
     if any(time.is_integer() for time in floats):
         return "s", "whole numbers written as decimals, as programs write seconds"
     if floats and gap < 10:
         return "s", f"fractional timestamps {gap:.3g} apart"
-    if any(isinstance(value.get("timestamp"), str) for value in sample):
+    if any(isinstance(stamp, str) for stamp in stamps):
         return "s", "dates or numbers as texts"
     return "ms", "whole timestamps, or far apart, as Mooncake's"
 
@@ -115,10 +121,7 @@ def _is_aibrix(sample: Sample) -> bool:
 def _is_weka(sample: Sample) -> bool:
     return any(
         isinstance(requests := value.get("requests"), list)
-        and (
-            "block_size" in value
-            or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5])
-        )
+        and ("block_size" in value or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5]))
         for value in sample
     )
 
@@ -147,9 +150,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("guidellm", _has("benchmarks"), lambda s: GuideLlmResults(s.builder, s.unit), "s"),
     JsonFormat(
         "sglang-bench",
-        lambda s: (
-            _has("backend", "completed", "median_itl_ms")(s) and str(s[0].get("backend")).startswith("sglang")
-        ),
+        lambda s: str(s[0].get("backend")).startswith("sglang") and _has("completed")(s),
         lambda s: BenchResults(s.builder, s.unit, s.seed),
     ),
     JsonFormat(
@@ -161,9 +162,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     JsonFormat("inference-perf", _is_inference_perf, lambda s: InferencePerfRequests(s.builder, s.unit), "s"),
     JsonFormat("aibrix", _is_aibrix, lambda s: AibrixRows(s.builder, s.unit), "ms"),
     JsonFormat("tracelab", _has("input_tokens_total", "prefix_tokens"), lambda s: TraceLabRounds(s.builder)),
-    JsonFormat(
-        "llmservingsim", _any("input_toks", "sub_requests"), lambda s: ServingSimRows(s.builder, s.given_unit)
-    ),
+    JsonFormat("llmservingsim", _any("input_toks", "sub_requests"), lambda s: ServingSimRows(s.builder, s.given_unit)),
     JsonFormat("bailian", _has("chat_id", "input_length"), lambda s: BailianRows(s.builder, s.unit), "s", 16),
     JsonFormat(
         "ragpulse",
@@ -171,12 +170,8 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
         lambda s: RagPulseRows(s.builder, s.unit, s.path),
         "s",
     ),
-    JsonFormat(
-        "sharegpt", _any("conversations", "conversation"), lambda s: ShareGptRows(s.builder, s.tokenizer)
-    ),
-    JsonFormat(
-        "servegen-offline", _has("input_length", "img_ids"), lambda s: HashRows(s.builder, s.unit), None, 16
-    ),
+    JsonFormat("sharegpt", _any("conversations", "conversation"), lambda s: ShareGptRows(s.builder, s.tokenizer)),
+    JsonFormat("servegen-offline", _has("input_length", "img_ids"), lambda s: HashRows(s.builder, s.unit), None, 16),
     JsonFormat("aiperf", _is_aiperf, lambda s: AiperfRows(s.builder, s.unit, s.tokenizer), "ms", 512),
     JsonFormat("vllm-multi-turn", _has("messages"), lambda s: Conversations(s.builder, s.tokenizer)),
     JsonFormat(
@@ -196,9 +191,7 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
         "us",
     ),
     JsonFormat("vllm-custom", _prompt_text, lambda s: CustomPrompts(s.builder, s.tokenizer)),
-    JsonFormat(
-        "generic", _has("prompt", "output"), lambda s: ColumnRows(s.builder, s.unit, s.columns or OWN), "s"
-    ),
+    JsonFormat("generic", _has("prompt", "output"), lambda s: ColumnRows(s.builder, s.unit, s.columns or OWN), "s"),
     JsonFormat(
         "kvplan",
         _has("prompt_tokens", "output_tokens"),

@@ -15,7 +15,8 @@ from kvplan.trace.detect import Kind, detect_kind
 from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
-from kvplan.trace.readers.csv import csv_header, read_csv
+from kvplan.trace.readers.csv import read_csv
+from kvplan.trace.readers.delimited import csv_header
 from kvplan.trace.readers.engine_log import read_engine_log
 from kvplan.trace.readers.parquet import parquet_header, read_parquet
 from kvplan.trace.readers.prometheus import read_prometheus
@@ -68,9 +69,7 @@ _KIND_OF_FORMAT = {
 def format_names() -> tuple[str, ...]:
     """What ``--format`` takes."""
     others = (*_KIND_OF_FORMAT, "servegen-client")
-    return tuple(
-        dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others])
-    )
+    return tuple(dict.fromkeys([*(table.name for table in TABLES), *(known.name for known in JSON_FORMATS), *others]))
 
 
 def read_trace(
@@ -202,9 +201,7 @@ def _table(header: list[str], source: Source, options: ReadOptions) -> TableForm
     if options.format is not None:
         named = [table for table in TABLES if table.name == options.format]
         if not named:
-            raise InputError(
-                "is no table format", field="format", value=options.format, source=source.name, line=1
-            )
+            raise InputError("is no table format", field="format", value=options.format, source=source.name, line=1)
         fitting = next((table for table in named if table.fits(header)), None)
         if fitting is None:
             raise unknown_header(header, source.name)
@@ -256,20 +253,14 @@ def _until_full(values: Iterator[tuple[int, Value]], builder: TraceBuilder) -> I
         yield item
 
 
-def _json_format(
-    sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions
-) -> JsonFormat:
+def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions) -> JsonFormat:
     if options.format is not None:
         known = next((known for known in JSON_FORMATS if known.name == options.format), None)
         if known is None:
-            raise InputError(
-                "is no JSON format", field="format", value=options.format, source=source.name, line=1
-            )
+            raise InputError("is no JSON format", field="format", value=options.format, source=source.name, line=1)
         return known
     if not sample:
-        line, error = next(
-            ((line, value) for line, value in first if isinstance(value, InputError)), (1, None)
-        )
+        line, error = next(((line, value) for line, value in first if isinstance(value, InputError)), (1, None))
         message = error.message if error else "holds no JSON object"
         raise InputError(message, source=source.name, line=line, column=error.column if error else None)
     if options.columns:

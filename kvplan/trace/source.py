@@ -86,17 +86,20 @@ class Source:
                 *whole, rest = (rest + block).split(b"\n")
                 for raw in whole:
                     line += 1
-                    yield line, self._decode(raw, line)
+                    yield line, self.text(raw, line)
         if rest:
-            yield line + 1, self._decode(rest, line + 1)
+            yield line + 1, self.text(rest, line + 1)
 
-    def _decode(self, raw: bytes, line: int) -> str:
+    def text(self, raw: bytes, line: int) -> str:
+        """One line's bytes as text without its line end.
+
+        Raises:
+            InputError: a byte that is not UTF-8, with its line and column.
+        """
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                "is not UTF-8 text", source=self.name, line=line, column=error.start + 1
-            ) from None
+            raise InputError("is not UTF-8 text", source=self.name, line=line, column=error.start + 1) from None
         return text.removesuffix("\r").removeprefix("\ufeff" if line == 1 else "")
 
 

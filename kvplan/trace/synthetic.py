@@ -6,6 +6,7 @@ rate does not change the lengths.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,11 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.arrivals import arrivals
-from kvplan.trace.content import ContentBuilder, Segment, clip
+from kvplan.trace.content import ContentBuilder, Segment
 from kvplan.trace.distribution import Distribution, distribution
+from kvplan.trace.reuse import drawn_content
 from kvplan.trace.rows import MAX_TOKENS, small
-from kvplan.trace.trace import Content, Doubles, Longs, Origin, Trace
+from kvplan.trace.trace import Doubles, Longs, Origin, Trace
 
 KEYS = (
     "requests",
@@ -32,7 +34,6 @@ KEYS = (
     "n",
 )
 _STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
-_SEARCHED = 256
 
 
 def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
@@ -72,9 +73,7 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
         raise InputError("goes with no sessions: reuse describes them already", field="synthetic.reuse")
     prompt, output = _lengths(spec, count, random["lengths"])
     if "max_total" in spec:
-        output = _within(
-            prompt, output, small(spec["max_total"], "synthetic.max_total", 2), random["lengths"]
-        )
+        output = _within(prompt, output, small(spec["max_total"], "synthetic.max_total", 2), random["lengths"])
     columns: dict[str, Any] = {}
     if "n" in spec:
         columns["n"] = _whole(distribution(spec["n"], "synthetic.n"), random["n"].random(count))
@@ -82,7 +81,7 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
         return _with_sessions(spec, prompt, output, columns, random, seed)
     arrival = arrivals(spec.get("arrivals"), "synthetic.arrivals").times(count, random["arrivals"])
     heads = _prefix_of(spec, prompt, random["prefixes"])
-    content = _content(spec, arrival, prompt, output, heads, random["reuse"])
+    content = drawn_content(spec, arrival, prompt, output, heads, random["reuse"])
     return Trace(arrival, prompt, output, **columns, content=content, origin=_origin(seed))
 
 
@@ -108,18 +107,10 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
     except (TypeError, ValueError):
         joint = np.zeros(0)
     size = len(joint) if joint.ndim == 2 else 0
-    if (
-        not size
-        or joint.shape != (size, size)
-        or not np.isfinite(joint).all()
-        or joint.min() < 0
-        or joint.sum() <= 0
-    ):
+    if not size or joint.shape != (size, size) or not np.isfinite(joint).all() or joint.min() < 0 or joint.sum() <= 0:
         raise InputError("must be a square matrix of weights >= 0", field="synthetic.joint")
     rows = joint.sum(axis=1, keepdims=True)
-    given_prompt = np.cumsum(
-        np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1
-    )
+    given_prompt = np.cumsum(np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1)
     part = np.minimum((ranks * size).astype(np.int64), size - 1)
     column = (random.random(count)[:, None] > given_prompt[part, :-1]).sum(axis=1)
     return _whole(prompt, ranks), _whole(output, _spread(column, random))
@@ -155,9 +146,7 @@ def _spread(key: Any, random: np.random.Generator) -> Doubles:
     return ranks
 
 
-def _prefix_of(
-    spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator
-) -> list[list[Segment]] | None:
+def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> list[list[Segment]] | None:
     """The common beginning of each request: one prefix or none, drawn by the prefixes' shares."""
     prefixes = spec.get("prefixes")
     if prefixes is None:
@@ -181,88 +170,6 @@ def _prefix_of(
     ]
 
 
-def _content(
-    spec: Mapping[str, Any],
-    arrival: Doubles,
-    prompt: Longs,
-    output: Longs,
-    heads: list[list[Segment]] | None,
-    random: np.random.Generator,
-) -> Content | None:
-    """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, further ones prefixes."""
-    if "reuse" not in spec and heads is None:
-        return None
-    count = len(prompt)
-    wanted, partner = (
-        _reuse(spec, arrival, prompt, random) if "reuse" in spec else (np.zeros(count, np.int64),) * 2
-    )
-    lengths, totals = prompt.tolist(), (prompt + output).tolist()
-    builder = ContentBuilder()
-    known: list[list[Segment]] = []
-    for row, (shared, first, length) in enumerate(
-        zip(wanted.tolist(), partner.tolist(), lengths, strict=True)
-    ):
-        head = heads[row] if heads is not None else []
-        if shared > sum(tokens for _, _, tokens in head):
-            parent = _parent(totals, first, row, shared)
-            head = clip([*known[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared)
-        rest = length - sum(tokens for _, _, tokens in head)
-        segments = [*head, (2 * row, 0, rest)] if rest else head
-        known.append(segments)
-        builder.add(segments, output_source=2 * row + 1)
-    return builder.build()
-
-
-def _reuse(
-    spec: Mapping[str, Any], arrival: Doubles, prompt: Longs, random: np.random.Generator
-) -> tuple[Longs, Longs]:
-    """(tokens to share, the row that arrived about the lag before) of each request."""
-    reuse = spec["reuse"]
-    if not isinstance(reuse, Mapping) or set(reuse) != {"probability", "fraction", "lag_s"}:
-        raise InputError("must be {probability, fraction, lag_s}", field="synthetic.reuse", value=reuse)
-    probability = [part.mean for part in _parts(reuse["probability"], "synthetic.reuse.probability")]
-    fraction = _parts(reuse["fraction"], "synthetic.reuse.fraction")
-    lag = distribution(reuse["lag_s"], "synthetic.reuse.lag_s")
-    within = all(part.values[0] >= 0 and part.values[-1] <= 1 for part in fraction)
-    if not within or not 0 <= min(probability) <= max(probability) <= 1 or lag.values[0] < 0:
-        raise InputError("needs probability and fraction within 0..1 and lag_s >= 0", field="synthetic.reuse")
-    chance, ties, ranks, lags = random.random((4, len(prompt)))
-    order = np.lexsort((ties, prompt))
-    by_length = np.empty(len(prompt), np.int64)
-    by_length[order] = np.arange(len(prompt))
-    likely = np.array(probability)[by_length * len(probability) // len(prompt)]
-    part = by_length * len(fraction) // len(prompt)
-    share = (
-        np.choose(part, [each.at(ranks) for each in fraction]) if len(fraction) > 1 else fraction[0].at(ranks)
-    )
-    shared = np.where(chance < likely, np.rint(share * prompt), 0).astype(np.int64)
-    shared[0] = 0
-    row = np.searchsorted(arrival, arrival - lag.at(lags))
-    return shared, np.clip(row, 0, np.maximum(np.arange(len(prompt)) - 1, 0))
-
-
-def _parts(spec: Any, field: str) -> list[Distribution]:
-    """One distribution, or a list: the i-th for the i-th equal part of prompts, from short to long."""
-    if not isinstance(spec, (list, tuple)):
-        return [distribution(spec, field)]
-    if not 1 <= len(spec) <= 30:  # np.choose takes 32
-        raise InputError("must be a list of 1 to 30", field=field)
-    return [distribution(part, f"{field}[{index}]") for index, part in enumerate(spec)]
-
-
-def _parent(totals: list[int], first: int, row: int, tokens: int) -> int:
-    """The earlier request next to ``first`` that is long enough, or the longest of those looked at."""
-    best = first
-    for step in range(_SEARCHED):
-        for candidate in (first - step, first + step):
-            if 0 <= candidate < row:
-                if totals[candidate] >= tokens:
-                    return candidate
-                if totals[candidate] > totals[best]:
-                    best = candidate
-    return best
-
-
 def _with_sessions(
     spec: Mapping[str, Any],
     added: Longs,
@@ -282,13 +189,12 @@ def _with_sessions(
     count = len(added)
     draws = random["sessions"]
     sizes = _whole(turns, draws.random(count))
-    last = int(
-        np.searchsorted(np.cumsum(sizes), count)
-    )  # the session that reaches the wanted count, cut there
+    last = int(np.searchsorted(np.cumsum(sizes), count))  # the session that reaches the wanted count, cut there
     sizes = sizes[: last + 1]
     sizes[-1] -= sizes.sum() - count
     starts_at = arrivals(spec.get("arrivals"), "synthetic.arrivals")
-    starts = _per_session(starts_at, count, len(sizes)).times(len(sizes), random["arrivals"])
+    first_turns = dataclasses.replace(starts_at, rate=starts_at.rate * len(sizes) / count)
+    starts = first_turns.times(len(sizes), random["arrivals"])
     session = np.repeat(np.arange(len(sizes)), sizes)
     waits = np.where(np.diff(session, prepend=-1) > 0, 0.0, think.at(draws.random(count)))
     since = np.cumsum(waits)
@@ -298,9 +204,7 @@ def _with_sessions(
     heads = _prefix_of(spec, added, random["prefixes"])
     prompt = np.empty(count, np.int64)
     # Turn order within a session is time order, so content may be built before sorting by arrival.
-    for row, (name, new, answer) in enumerate(
-        zip(session.tolist(), added.tolist(), output.tolist(), strict=True)
-    ):
+    for row, (name, new, answer) in enumerate(zip(session.tolist(), added.tolist(), output.tolist(), strict=True)):
         history = builder.history_tokens(name)
         prompt[row] = history + new
         head = [] if heads is None or history else heads[row]
@@ -317,9 +221,3 @@ def _with_sessions(
         content=builder.build().take(order),
         origin=_origin(seed),
     )
-
-
-def _per_session(requests: Any, count: int, sessions: int) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(requests, rate=requests.rate * sessions / count)

@@ -24,9 +24,7 @@ class TokenCounter:
     def __init__(self, tokenizer: str | None = None) -> None:
         self._encode: Any = None
         if tokenizer is None:
-            self.note = (
-                f"the file holds text: {CHARACTERS_PER_TOKEN} characters a token assumed (or --tokenizer)"
-            )
+            self.note = f"the file holds text: {CHARACTERS_PER_TOKEN} characters a token assumed (or --tokenizer)"
             return
         path = Path(tokenizer)
         path = path / "tokenizer.json" if path.is_dir() else path
@@ -56,7 +54,5 @@ def message_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(
-            part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
     return ""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kvplan.calibration.imports import import_folder
+from kvplan.calibration.observed import Observed
 from kvplan.calibration.overlay import overlay
 from kvplan.calibration.read_observed import read_observed
 from kvplan.calibration.validate import Validation, scenario_of, trace_of, validate_observed
@@ -83,6 +84,20 @@ def test_the_run_reads_as_it_was_measured(shared_data: Path) -> None:
 def test_overrides_win_over_the_run(shared_data: Path) -> None:
     scenario = scenario_of(read_observed(shared_data / RUN), {"cache.num_gpu_blocks_override": 3400, "gpu": "l40s"})
     assert (scenario.cache.num_gpu_blocks_override, scenario.gpu) == (3400, "l40s")
+
+
+@pytest.mark.parametrize(
+    ("driver", "name"), [("NVIDIA H100 80GB HBM3", "h100-sxm"), ("Tesla T4", "t4"), ("NVIDIA L40S", "l40s")]
+)
+def test_the_drivers_name_of_a_gpu_is_understood(driver: str, name: str) -> None:
+    observed = Observed("run", "made", settings={"model": "llama-3.1-8b", "gpu": driver})
+    assert scenario_of(observed, {}).gpu == name
+
+
+def test_a_gpu_that_is_not_in_the_catalogue_has_to_be_given() -> None:
+    observed = Observed("run", "made", settings={"model": "llama-3.1-8b", "gpu": "NVIDIA Nonesuch 9000"})
+    with pytest.raises(InputError, match=r"not in the catalogue.*\n  hint: --gpu NAME"):
+        scenario_of(observed, {})
 
 
 def test_a_trace_of_another_run_is_refused(shared_data: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvplan.core.replica import Replica, Workload
 from kvplan.core.settings import CacheGroup, Settings
 
-WINDOWED = (CacheGroup("sliding_window", 12), CacheGroup("chunked_local", 16))
+WINDOWED = (CacheGroup("sliding_window", 12), CacheGroup("chunked_local", 16), CacheGroup("chunked_local", 12))
 STEPS_BOUND = 20_000
 
 
@@ -92,9 +92,7 @@ def workloads(draw: st.DrawFn, several: bool) -> Workload:
 @st.composite
 def deployments(draw: st.DrawFn) -> tuple[Settings, Workload]:
     chosen = draw(settings())
-    states = any(group.attention == "state_space" for group in chosen.groups)
-    several = not states and chosen.num_speculative_tokens == 0 and not chosen.async_scheduling and draw(st.booleans())
-    return chosen, draw(workloads(several))
+    return chosen, draw(workloads(several=draw(st.booleans())))
 
 
 def state(replica: Replica) -> dict[str, Any]:
@@ -121,5 +119,5 @@ def state(replica: Replica) -> dict[str, Any]:
         },
         "tables": tables,
         "blocks": core.blocks.tolist(),
-        "map": sorted(zip(core.map_key.tolist(), core.map_block.tolist(), strict=True))[-50:],
+        "heads": core.heads.tolist(),
     }

@@ -16,7 +16,10 @@ from kvplan.timing import constant
 from tests.core.random_runs import STEPS_BOUND, deployments, state
 
 RUNS = settings(
-    max_examples=int(os.environ.get("KVPLAN_TEST_EXAMPLES", "1000")), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=int(os.environ.get("KVPLAN_TEST_EXAMPLES", "1000")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
@@ -58,9 +61,7 @@ def test_the_state_is_sound_after_every_step(deployment: tuple[Settings, Workloa
 
 @RUNS
 @given(deployments(), st.floats(0.0, 120.0))
-def test_skipping_a_stretch_leaves_what_single_steps_leave(
-    deployment: tuple[Settings, Workload], pause: float
-) -> None:
+def test_skipping_a_stretch_leaves_what_single_steps_leave(deployment: tuple[Settings, Workload], pause: float) -> None:
     """The same integers (lengths, tables, queues, physical ids, prefix map) and the clock to 1e-9, in the middle of
     a run and at its end."""
     chosen, workload = deployment

@@ -1,4 +1,5 @@
-"""The kernels run in Triton's interpreter here: the environment must say so before anything imports triton."""
+"""The kernels run in Triton's interpreter here: the environment must say so before anything imports
+triton."""
 
 from __future__ import annotations
 

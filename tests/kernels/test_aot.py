@@ -41,9 +41,18 @@ def test_every_kernel_is_compiled_for_every_architecture(rows):
 
 @pytest.mark.slow
 def test_the_paged_tile_costs_no_shared_memory_over_the_contiguous_one(rows):
-    """The block table is pipelined in a few hundred bytes, so the indirection takes no program off a multiprocessor."""
+    """The block table is pipelined in a few hundred bytes, so the indirection takes no program off a
+    multiprocessor."""
     hopper = {row["variant"]: row for row in rows if row["target"] == "sm_90" and row["kernel"] == "decode_kernel"}
     paged = hopper["paged decode 32q8kv d128 bf16/bf16 B16"]
     contiguous = hopper["contiguous decode 32q8kv d128 bf16/bf16"]
     assert paged["shared_bytes"] - contiguous["shared_bytes"] < 1024
     assert paged["programs_per_sm"] == contiguous["programs_per_sm"]
+
+
+def test_cpu_tensors_without_the_interpreter_are_refused_in_words():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(SCRIPT.parents[1] / "kernels")
+    script = "import torch as t, kvplan_kernels as k; k.copy_blocks(t.zeros(1, 2, 16), t.zeros(1, 2).long())"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert "source: must lie on a GPU; for a CPU set TRITON_INTERPRET=1" in done.stderr

@@ -15,9 +15,16 @@ FP32, FP16, FP8 = torch.float32, torch.float16, torch.float8_e4m3fn
 
 def plan(batch: PagedBatch, **options):
     return plan_batch(
-        batch.query_lens, batch.context_lens, num_query_heads=batch.q.shape[1], num_kv_heads=batch.k_cache.shape[2],
-        head_dim=batch.q.shape[2], query_dtype=batch.q.dtype, cache_dtype=batch.k_cache.dtype, device="cpu", **options,
-    )  # fmt: skip
+        batch.query_lens,
+        batch.context_lens,
+        num_query_heads=batch.q.shape[1],
+        num_kv_heads=batch.k_cache.shape[2],
+        head_dim=batch.q.shape[2],
+        query_dtype=batch.q.dtype,
+        cache_dtype=batch.k_cache.dtype,
+        device="cpu",
+        **options,
+    )
 
 
 def attend(batch: PagedBatch, tile: Tile | None = None, **options) -> torch.Tensor:
@@ -34,7 +41,11 @@ def attend(batch: PagedBatch, tile: Tile | None = None, **options) -> torch.Tens
 def test_chunks_over_prefixes(generator, block_size, dtype):
     """A whole prompt, a chunk on a block's edge, one inside a block, one of two tokens."""
     batch = paged_batch(
-        generator, query_lens=[90, 32, 33, 2], context_lens=[90, 160, 100, 17], block_size=block_size, dtype=dtype
+        generator,
+        query_lens=[90, 32, 33, 2],
+        context_lens=[90, 160, 100, 17],
+        block_size=block_size,
+        dtype=dtype,
     )
     assert error(attend(batch), batch.expected()) < TOLERANCE[dtype]
 

@@ -26,9 +26,7 @@ def test_write_into_slots(generator, shape, dtype, cache_dtype):
     slots = torch.randperm(4 * block_size, generator=generator)[:4]
     slots = torch.cat([slots[:2], torch.tensor([-1]), slots[2:], torch.tensor([-1])])
     sizes = torch.logspace(-4, 3, head_dim)  # below e4m3's subnormals to past its largest value
-    key, value = (
-        (torch.randn((len(slots), heads, head_dim), generator=generator) * sizes).to(dtype) for _ in range(2)
-    )
+    key, value = ((torch.randn((len(slots), heads, head_dim), generator=generator) * sizes).to(dtype) for _ in range(2))
     k_cache = torch.empty((4, block_size, heads, head_dim), dtype=cache_dtype)
     poison(k_cache)
     v_cache, k_expected, v_expected = k_cache.clone(), k_cache.clone(), k_cache.clone()
@@ -94,7 +92,8 @@ def test_copy_on_write(generator, block, dtype):
 
 
 def test_copy_in_a_pool_whose_blocks_are_not_neighbours(generator):
-    """Planes of a [layers, num_blocks, 2, ...] pool: a block's K and V lie together, so each plane is strided."""
+    """Planes of a [layers, num_blocks, 2, ...] pool: a block's K and V lie together, so each plane is
+    strided."""
     pool = torch.randn((2, 5, 2, 4, 2, 16), generator=generator)
     planes = pool.permute(0, 2, 1, 3, 4, 5)[:, 0]
     expected = pool.clone()

@@ -17,7 +17,14 @@ def decode(batch: PagedBatch, **options) -> torch.Tensor:
     out = torch.empty_like(batch.q)
     poison(out)
     return paged_decode_attention(
-        batch.q, batch.k_cache, batch.v_cache, batch.block_table, batch.context, out=out, **batch.scales, **options
+        batch.q,
+        batch.k_cache,
+        batch.v_cache,
+        batch.block_table,
+        batch.context,
+        out=out,
+        **batch.scales,
+        **options,
     )
 
 
@@ -30,7 +37,9 @@ def test_every_edge_of_a_block(generator, block_size, dtype):
 
 
 @pytest.mark.parametrize("dtype", [FP32, FP16, BF16], ids=["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (8, 1), (12, 2), (71, 1)], ids=lambda heads: f"{heads[0]}q{heads[1]}kv")
+@pytest.mark.parametrize(
+    "heads", [(1, 1), (4, 4), (8, 1), (12, 2), (71, 1)], ids=lambda heads: f"{heads[0]}q{heads[1]}kv"
+)
 def test_heads_grouped_any_way(generator, heads, dtype):
     batch = paged_batch(generator, context_lens=[37], query_heads=heads[0], kv_heads=heads[1], dtype=dtype)
     assert error(decode(batch), batch.expected()) < TOLERANCE[dtype]
@@ -45,12 +54,15 @@ def test_head_dims_that_are_no_power_of_two(generator, head_dim):
 @pytest.mark.parametrize("cache_dtype", [FP8, INT8], ids=["fp8", "int8"])
 @pytest.mark.parametrize("dtype", [FP32, FP16, BF16], ids=["fp32", "fp16", "bf16"])
 def test_quantized_caches_with_a_scale_a_head(generator, dtype, cache_dtype):
-    batch = paged_batch(generator, context_lens=[33, 80], kv_heads=4, query_heads=8, dtype=dtype, cache_dtype=cache_dtype)
+    batch = paged_batch(
+        generator, context_lens=[33, 80], kv_heads=4, query_heads=8, dtype=dtype, cache_dtype=cache_dtype
+    )
     assert error(decode(batch), batch.expected()) < TOLERANCE[dtype]
 
 
 def test_hardware_without_e4m3_reads_the_same_values(generator):
-    """The bit-moving path (sm_80, gfx942) and the converting one agree bit for bit, over every finite code."""
+    """The bit-moving path (sm_80, gfx942) and the converting one agree bit for bit, over every finite
+    code."""
     from kvplan_kernels.target import A100, H200
 
     batch = paged_batch(generator, context_lens=[33], head_dim=128, dtype=FP16, cache_dtype=FP8)
@@ -83,7 +95,11 @@ def test_splits_are_chosen_from_the_longest_context(generator):
         batch.q, batch.k_cache, batch.v_cache, batch.block_table, batch.context, batch.q, target=H200
     )
     assert [launch.kernel.__name__ for launch in launches] == ["decode_kernel", "join_kernel"]
-    assert launches[0].grid == (1, 11, 2)  # splits of 384 tokens: whole tiles, and never fewer than 256 tokens
+    assert launches[0].grid == (
+        1,
+        11,
+        2,
+    )  # splits of 384 tokens: whole tiles, and never fewer than 256 tokens
 
 
 @pytest.mark.parametrize("splits", [1, 3])

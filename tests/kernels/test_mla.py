@@ -14,9 +14,15 @@ FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 def latent_batch(generator, *, context_lens, query_tokens=1, heads=4, width=96, dtype=FP32, block_size=16):
     """(q, cache, batch): a paged batch of one KV head, its K cache taken for the latent cache."""
     batch = paged_batch(
-        generator, context_lens=context_lens, query_lens=[query_tokens] * len(context_lens), query_heads=heads,
-        kv_heads=1, head_dim=width, dtype=dtype, block_size=block_size,
-    )  # fmt: skip
+        generator,
+        context_lens=context_lens,
+        query_lens=[query_tokens] * len(context_lens),
+        query_heads=heads,
+        kv_heads=1,
+        head_dim=width,
+        dtype=dtype,
+        block_size=block_size,
+    )
     return batch.q, batch.k_cache[:, :, 0], batch
 
 

@@ -63,9 +63,7 @@ def test_bad_rows_are_reported_on_standard_error(written):
 
 
 def test_convert_to_standard_output_and_back(data):
-    text = run(
-        "convert", data("traces/mooncake/mooncake_trace.slice93.jsonl"), "-o", "-", "--to", "mooncake"
-    ).stdout
+    text = run("convert", data("traces/mooncake/mooncake_trace.slice93.jsonl"), "-o", "-", "--to", "mooncake").stdout
     assert len(text.splitlines()) == 93
     assert json.loads(text.splitlines()[0])["hash_ids"] == [0, 1, 2, 3, 4]
 
@@ -120,6 +118,5 @@ def test_columns_option():
 def test_the_command_loads_no_heavy_module():
     probe = "import sys, kvplan.commands.trace; print([m for m in ('numpy', 'pandas', 'pyarrow', 'numba', 'yaml') if m in sys.modules])"
     assert (
-        subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-        == "[]"
+        subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT).stdout.strip() == "[]"
     )

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """Rows that are none: refused with their line, or left out and counted."""
 
 from __future__ import annotations
@@ -62,6 +61,24 @@ def test_refusing_shows_ten_lines_and_counts_all(written):
     assert "25 rows are bad, also line 3" in refused.value.hint
     assert "line 11" in refused.value.hint
     assert "line 12" not in refused.value.hint
+
+
+def test_a_bad_row_deep_in_a_large_file_names_its_own_line(written):
+    lines = [f"{n},{n % 99 + 1},1" for n in range(300_000)]
+    lines[7], lines[250_000] = "7,x,1", '"250000,5,1'
+    trace = read_trace(written(HEADER + "\n".join(lines)), on_bad_row="report")
+    assert trace.origin.bad_row_examples[0].startswith("line 9: prompt")
+    # An open quote swallows what follows, as in any CSV reader, up to the largest cell that it takes.
+    assert trace.origin.bad_row_examples[1].startswith("line 250002:")
+    assert len(trace) >= 249_999
+    assert (trace.arrival_s[:249_999] == [n for n in range(250_000) if n != 7]).all()
+
+
+def test_quoted_cells_may_hold_separators_and_line_breaks(written):
+    text = 'arrival,prompt,output,comment\n0,5,1,"a, b"\n1,6,2,"two\nlines"\n2,x,3,""\n3,7,4,"c"\n'
+    trace = read_trace(written(text), on_bad_row="skip")
+    assert trace.prompt_tokens.tolist() == [5, 6, 7]
+    assert trace.origin.bad_row_examples == ("line 5: prompt: is not a number (got 'x')",)
 
 
 def test_broken_json_lines_are_rows_too(written):
@@ -146,7 +163,6 @@ def test_whole_floats_are_whole_numbers(written):
 
 
 def test_columns_of_ones_own(written):
-    text = "when;x\n"
     text = "when,asked,said,who\n1500,10,2,a\n2500,20,3,b\n"
     trace = read_trace(
         written(text),
@@ -159,6 +175,16 @@ def test_columns_of_ones_own(written):
         read_trace(written(text), columns={"prompt": "whom"})
     with pytest.raises(InputError, match="no role"):
         read_trace(written(text), columns={"question": "asked"})
+
+
+def test_plain_names_are_understood_and_said(written):
+    trace = read_trace(written("Request ID;start_time_ms;Input Tokens;output_tokens\na;1500;10;2\n"))
+    assert (trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.request_id.tolist()) == (
+        [1.5],
+        [10],
+        ["a"],
+    )
+    assert any("columns understood by their names: id=Request ID" in note for note in trace.origin.notes)
 
 
 def test_columns_of_json_rows(written):
@@ -186,9 +212,7 @@ def compressed(data: bytes, how: str) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
-@pytest.mark.parametrize(
-    "name", ["azure-2023/AzureLLMInferenceTrace_code.csv", "mooncake/synthetic_trace.jsonl"]
-)
+@pytest.mark.parametrize("name", ["azure-2023/AzureLLMInferenceTrace_code.csv", "mooncake/synthetic_trace.jsonl"])
 def test_compressed_files_are_unpacked_by_content(data, written, how, name):
     plain = data(f"traces/{name}")
     trace = read_trace(written(compressed(plain.read_bytes(), how)))
@@ -228,9 +252,7 @@ def test_folders_devices_and_missing_files_are_refused(tmp_path):
 
 def test_a_text_dataset_is_counted_by_the_given_tokenizer(written, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({"one": 0, "two": 1, "[UNK]": 2}, unk_token="[UNK]")
-    )
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "two": 1, "[UNK]": 2}, unk_token="[UNK]"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     path = written('{"prompt": "one two one two one"}\n')

@@ -33,9 +33,7 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "format", "arrivals", "prompts", "outputs"), SAMPLES, ids=[row[0] for row in SAMPLES]
-)
+@pytest.mark.parametrize(("name", "format", "arrivals", "prompts", "outputs"), SAMPLES, ids=[row[0] for row in SAMPLES])
 def test_sample(data, name, format, arrivals, prompts, outputs):
     trace = read_trace(data(f"formats/{name}"))
     assert trace.origin.format == format
@@ -58,6 +56,26 @@ def test_sglang_metrics_say_that_the_last_bucket_is_cut_off(data):
     trace = read_trace(data("formats/sglang_metrics.prom"))
     assert any("1 of 2 lie above 100" in note for note in trace.origin.notes)
     assert trace.prompt_tokens.sum() == pytest.approx(400, rel=0.3)  # two requests cannot spread evenly
+
+
+OPEN_METRICS = """# TYPE python_gc counter
+python_gc_total{generation="0"} 5.0
+# TYPE vllm:request_prompt_tokens histogram
+vllm:request_prompt_tokens_bucket{engine="0",le="10.0"} 4.0 # {trace_id="x"} 7.0 1700000000.0
+vllm:request_prompt_tokens_bucket{engine="1",le="10.0"} 4.0
+vllm:request_prompt_tokens_bucket{engine="0",le="+Inf"} 4.0
+vllm:request_prompt_tokens_bucket{engine="1",le="+Inf"} 4.0
+vllm:request_prompt_tokens_count{engine="0"} 4.0
+vllm:request_prompt_tokens_count{engine="1"} 4.0
+vllm:request_prompt_tokens_created{engine="0"} 1.7e9
+# EOF
+"""
+
+
+def test_engines_of_one_scrape_are_summed_and_exemplars_passed_over(written):
+    trace = read_trace(written(OPEN_METRICS))
+    assert len(trace) == 8
+    assert trace.prompt_tokens.max() <= 10
 
 
 def test_parallel_samples_come_from_spans(data):

@@ -43,14 +43,8 @@ def survives(data: bytes, **options) -> None:
 def seeds() -> list[bytes]:
     """The beginning of every real file: what a fuzzer should start from."""
     folders = [DATA / "formats", DATA / "traces"]
-    files = sorted(
-        path for folder in folders if folder.exists() for path in folder.rglob("*") if path.is_file()
-    )
-    return [
-        path.read_bytes()[:6000]
-        for path in files
-        if path.suffix in (".csv", ".json", ".jsonl", ".prom", ".log")
-    ]
+    files = sorted(path for folder in folders if folder.exists() for path in folder.rglob("*") if path.is_file())
+    return [path.read_bytes()[:6000] for path in files if path.suffix in (".csv", ".json", ".jsonl", ".prom", ".log")]
 
 
 SEEDS = seeds() or [b"arrival,prompt,output\n0,5,1\n"]
@@ -272,8 +266,7 @@ def test_any_yaml(text):
 )
 def test_any_synthetic_description(spec):
     spec = {
-        key: min(value, 1000) if key == "requests" and isinstance(value, int) else value
-        for key, value in spec.items()
+        key: min(value, 1000) if key == "requests" and isinstance(value, int) else value for key, value in spec.items()
     }
     with contextlib.suppress(KvplanError):
         synthesize(spec)
@@ -383,9 +376,7 @@ def test_bombs_take_neither_long_nor_much_memory(tmp_path, name):
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begun < 60
     grown_kib = int(done.stdout)
-    size_kib = max(
-        path.stat().st_size / 1024, 4096
-    )  # below a few MiB the interpreter's own steps outweigh the file
+    size_kib = max(path.stat().st_size / 1024, 4096)  # below a few MiB the interpreter's own steps outweigh the file
     assert grown_kib < 10 * size_kib, f"{grown_kib} KiB for a file of {path.stat().st_size // 1024} KiB"
 
 

@@ -30,26 +30,20 @@ def test_requests_are_sorted_and_keep_their_names():
 def test_equal_prefixes_are_shared_as_far_as_the_shorter_prompt_goes():
     system = {"id": "system", "tokens": 256}
     trace = inline_trace(
-        [{"prompt": p, "output": 1, "prefix": system} for p in (512, 300, 100)]
-        + [{"prompt": 512, "output": 1}]
+        [{"prompt": p, "output": 1, "prefix": system} for p in (512, 300, 100)] + [{"prompt": 512, "output": 1}]
     )
     assert prefix_hits(trace).tokens.tolist() == [0, 256, 100, 0]
 
 
 def test_a_later_turn_begins_with_all_of_the_former_one():
-    turns = [
-        {"arrival": at, "prompt": p, "output": 10, "session": "s"} for at, p in ((0, 100), (1, 150), (2, 200))
-    ]
+    turns = [{"arrival": at, "prompt": p, "output": 10, "session": "s"} for at, p in ((0, 100), (1, 150), (2, 200))]
     trace = inline_trace([*turns, {"arrival": 3, "prompt": 150, "output": 10, "session": "t"}])
     assert prefix_hits(trace).tokens.tolist() == [0, 110, 160, 0]
     assert trace.session.tolist() == [0, 0, 0, 1]
 
 
 def test_a_session_that_begins_with_a_prefix():
-    rows = [
-        {"arrival": 0, "prompt": 100, "output": 5, "prefix": {"id": "p", "tokens": 40}, "session": s}
-        for s in "ab"
-    ]
+    rows = [{"arrival": 0, "prompt": 100, "output": 5, "prefix": {"id": "p", "tokens": 40}, "session": s} for s in "ab"]
     assert prefix_hits(inline_trace(rows)).tokens.tolist() == [0, 40]
 
 
@@ -78,9 +72,7 @@ def test_impossible_requests(request_, message):
 
 def test_a_turn_shorter_than_its_former_turn_is_impossible():
     with pytest.raises(InputError, match="shorter than the former turn of session 's'"):
-        inline_trace(
-            [{"prompt": 100, "output": 1, "session": "s"}, {"prompt": 50, "output": 1, "session": "s"}]
-        )
+        inline_trace([{"prompt": 100, "output": 1, "session": "s"}, {"prompt": 50, "output": 1, "session": "s"}])
 
 
 def test_no_request():

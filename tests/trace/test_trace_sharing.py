@@ -36,9 +36,7 @@ def tokens_of(trace: Trace, row: int) -> list:
     ]
     tokens += [(row, "unique", i) for i in range(int(trace.prompt_tokens[row]) - len(tokens))]
     source = int(content.output_source[row])
-    answer = [
-        (source, i) if source >= 0 else (row, "answer", i) for i in range(int(trace.output_tokens[row]))
-    ]
+    answer = [(source, i) if source >= 0 else (row, "answer", i) for i in range(int(trace.output_tokens[row]))]
     return [tokens, tokens + answer]
 
 

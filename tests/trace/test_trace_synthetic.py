@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """Generators: what they draw follows their description, and nothing but the seed decides the rest."""
 
 from __future__ import annotations

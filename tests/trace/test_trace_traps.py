@@ -93,6 +93,17 @@ def test_epoch_nanoseconds_beyond_a_float_keep_their_digits(written):
     assert read_trace(written(rows(record, later))).arrival_s.tolist() == [0, 1e-9]
 
 
+@pytest.mark.parametrize(("unit", "digits"), [("s", 0), ("ms", 3), ("us", 6), ("ns", 9)])
+def test_moments_since_1970_tell_their_unit(written, unit, digits):
+    begin, later = 1_753_780_607 * 10**digits, 1_753_780_609 * 10**digits
+    lines = rows(*({"timestamp": str(at), "input_length": 5, "output_length": 1} for at in (begin, later)))
+    table = f"arrival,prompt,output\n{begin},5,1\n{later},5,1\n"
+    for text in (lines, table):
+        trace = read_trace(written(text))
+        assert trace.arrival_s.tolist() == [0, 2]
+        assert any(f"in {unit}" in note for note in trace.origin.notes)
+
+
 def test_mooncake_ids_count_partial_blocks_and_weka_ids_full_ones(data):
     mooncake = read_trace(data("traces/mooncake/mooncake_trace.slice93.jsonl"))
     weka = read_trace(data("traces/kv-cache-tester/trace_0504.json"))
@@ -142,9 +153,7 @@ def test_ids_local_to_a_session_share_nothing_with_another(written):
     }
     text = rows(session | {"id": "a"}, session | {"id": "b"})
     assert prefix_hits(read_trace(written(text))).tokens.tolist() == [0, 0]
-    shared = rows(
-        session | {"id": "a", "hash_id_scope": "global"}, session | {"id": "b", "hash_id_scope": "global"}
-    )
+    shared = rows(session | {"id": "a", "hash_id_scope": "global"}, session | {"id": "b", "hash_id_scope": "global"})
     assert prefix_hits(read_trace(written(shared))).tokens.tolist() == [0, 128]
 
 
@@ -229,9 +238,7 @@ def test_tracelab_input_len_is_only_what_is_new(data):
 
 
 def test_aiperf_sessions_add_and_bailian_sessions_repeat_their_history(written):
-    added = rows(
-        *({"session_id": "s", "timestamp": at, "input_length": 10, "output_length": 5} for at in (0, 1000))
-    )
+    added = rows(*({"session_id": "s", "timestamp": at, "input_length": 10, "output_length": 5} for at in (0, 1000)))
     assert read_trace(written(added)).prompt_tokens.tolist() == [10, 25]
 
 

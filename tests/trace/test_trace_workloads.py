@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - samples and tables read better on one line
 """The shipped scenarios: each still lies as far from its real trace as its comment says, and that is not far."""
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ def drawn(name: str):
 
 
 def comment(name: str) -> list[str]:
-    return [
-        line[2:] for line in (WORKLOADS / f"{name}.yaml").read_text().splitlines() if line.startswith("# ")
-    ]
+    return [line[2:] for line in (WORKLOADS / f"{name}.yaml").read_text().splitlines() if line.startswith("# ")]
 
 
 def test_there_are_five():
@@ -53,12 +50,7 @@ def test_fitted_workloads_say_how_far_they_are(data, name):
     assert [line for line in closeness_lines(rows) if line not in comment(name)] == []
     off = {row.figure: abs(row.relative) for row in rows}
     assert (
-        max(
-            off[f"{side} {figure}"]
-            for side in ("prompt", "output")
-            for figure in ("mean", "p50", "p90", "p99")
-        )
-        < 0.01
+        max(off[f"{side} {figure}"] for side in ("prompt", "output") for figure in ("mean", "p50", "p90", "p99")) < 0.01
     )
     assert off["rate (1/s)"] < 0.01
     assert off["cv of gaps"] < 0.05

@@ -84,9 +84,7 @@ REQUESTS = st.lists(
             "prompt": st.integers(1, 2000),
             "output": st.integers(1, 50),
         },
-        optional={
-            "prefix": st.fixed_dictionaries({"id": st.sampled_from("abc"), "tokens": st.integers(1, 1500)})
-        },
+        optional={"prefix": st.fixed_dictionaries({"id": st.sampled_from("abc"), "tokens": st.integers(1, 1500)})},
     ),
     min_size=1,
     max_size=20,

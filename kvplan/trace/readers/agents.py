@@ -40,13 +40,9 @@ class WekaSession:
         name = plain(value.get("id"), "id") or f"session {self._sessions}"
         self._requests(requests, line, "requests", name, space, 0)
         if self._subagents:
-            self.builder.note(
-                f"{self._subagents} subagent entries: their own requests are part of the session"
-            )
+            self.builder.note(f"{self._subagents} subagent entries: their own requests are part of the session")
 
-    def _requests(
-        self, requests: list[Any], line: int, field: str, session: Any, space: int, depth: int
-    ) -> None:
+    def _requests(self, requests: list[Any], line: int, field: str, session: Any, space: int, depth: int) -> None:
         def add(request: dict[str, Any]) -> None:
             if request.get("type") == "subagent" or "requests" in request:
                 if depth > 50:
@@ -77,9 +73,7 @@ class TraceLabRounds:
         self.builder = builder
         self.clock = Clock("s", "timing_events[0].timestamp")
         builder.note("time: the first event of each round (ISO 8601 dates)")
-        builder.note(
-            "prefix sharing: prefix_tokens, as the session holds them (nothing is told across sessions)"
-        )
+        builder.note("prefix sharing: prefix_tokens, as the session holds them (nothing is told across sessions)")
 
     def row(self, value: dict[str, Any], line: int) -> None:
         events = listed(value.get("timing_events"), "timing_events")
@@ -138,9 +132,7 @@ class ServingSimRows:
 
         each(self.builder, line, listed(value["sub_requests"], "sub_requests"), "sub_requests", add)
 
-    def _add(
-        self, value: dict[str, Any], arrival: float | None, name: str | None, session: Any = None
-    ) -> None:
+    def _add(self, value: dict[str, Any], arrival: float | None, name: str | None, session: Any = None) -> None:
         prompt = tokens(value.get("input_toks"), "input_toks")
         self.builder.add(
             arrival,

@@ -48,9 +48,7 @@ class CustomPrompts:
         if not isinstance(prompt, str):
             raise InputError("is not a text", field="prompt", value=prompt)
         output = value.get("output_tokens")
-        self.builder.add(
-            None, self.count(prompt), output if isinstance(output, int) and output >= 0 else None
-        )
+        self.builder.add(None, self.count(prompt), output if isinstance(output, int) and output >= 0 else None)
 
 
 class Conversations:

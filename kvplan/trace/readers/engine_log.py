@@ -64,7 +64,7 @@ def _number(text: str) -> int | float | None:
 
 def looks_like_log(head: str) -> bool:
     """Whether a line in ``head`` is one that an engine logs."""
-    return any(engine_facts(line) for line in head.splitlines()[:5000])
+    return any(pattern.search(head) for _, pattern in _PATTERNS)
 
 
 def read_engine_log(source: Source) -> NoRequestsError:

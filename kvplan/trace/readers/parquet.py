@@ -32,6 +32,8 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
     builder.rebase = table.rebase
     builder.zero_output_failed = table.zero_output_failed
     builder.sessions_share = table.sessions_share
+    if table.note:
+        builder.note(table.note)
     clock = Clock(unit or table.unit, table.columns.get("arrival", "arrival"))
     if "arrival" in table.columns:
         builder.note(f"time: {table.columns['arrival']!r}: timestamps, or numbers in {clock.unit}")
@@ -45,9 +47,7 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
             builder.block_size = int(stated[:9])
         roles = {role: name for role, name in table.columns.items() if name in names}
         extra = [
-            name
-            for name in ("hash_ids", *SEGMENTS, "output_source")
-            if name in names and name not in roles.values()
+            name for name in ("hash_ids", *SEGMENTS, "output_source") if name in names and name not in roles.values()
         ]
         try:
             for batch in file.iter_batches(_BATCH, columns=[*dict.fromkeys(roles.values()), *extra]):
@@ -60,9 +60,7 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
                     except InputError as error:
                         builder.bad.add(line, error)
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"is damaged Parquet: {_first_line(error)}", source=source.name, line=line + 1
-            ) from None
+            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=source.name, line=line + 1) from None
 
 
 def _add(row: dict[str, Any], roles: dict[str, str], clock: Clock, builder: TraceBuilder) -> None:
@@ -123,9 +121,7 @@ class _Opened:
             return pq.ParquetFile(seekable)
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             self._stream.__exit__(None, None, None)
-            raise InputError(
-                f"is damaged Parquet: {_first_line(error)}", source=self.source.name, line=1
-            ) from None
+            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=self.source.name, line=1) from None
 
     def __exit__(self, *details: Any) -> None:
         self._stream.__exit__(*details)

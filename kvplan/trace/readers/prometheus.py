@@ -17,7 +17,8 @@ from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.source import Source
 from kvplan.trace.trace import Doubles, Longs
 
-_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?\s+([^\s]+)(?:\s+-?\d+)?")
+# name, labels, value; a timestamp and OpenMetrics' exemplar may follow.
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^#]*\})?\s+([^\s]+)(?:\s+-?[\d.]+)?(?:\s+# \{.*)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 PROMPT = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram")
@@ -49,11 +50,8 @@ _MOST_TOKENS = float(2**31 - 1)
 
 def looks_like_metrics(head: str) -> bool:
     """Whether ``head`` is Prometheus text: comments and samples, at least one of them an engine's."""
-    lines = [line for line in head.splitlines()[:-1] or head.splitlines() if line.strip()][:200]
-    known = any(
-        line.removeprefix("# TYPE ").removeprefix("# HELP ").startswith(("vllm:", "sglang:"))
-        for line in lines
-    )
+    lines = [line for line in head.splitlines()[:-1] or head.splitlines() if line.strip()]
+    known = any(line.removeprefix("# TYPE ").removeprefix("# HELP ").startswith(("vllm:", "sglang:")) for line in lines)
     return known and all(line.startswith("#") or _SAMPLE.fullmatch(line.strip()) for line in lines[:20])
 
 
@@ -135,9 +133,7 @@ def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
         )
     count = int(min(prompt.count, MOST_REQUESTS if builder.limit is None else builder.limit))
     random = np.random.default_rng(seed)
-    builder.note(
-        f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent"
-    )
+    builder.note(f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent")
     output, parallel = (_histogram(samples, names, source) for names in (OUTPUT, PARALLEL))
     extra = {} if parallel is None else {"n": _drawn(parallel, "n", count, random, builder, exact=True)}
     builder.extend(
@@ -158,9 +154,7 @@ def _drawn(
 ) -> Longs:
     if histogram.beyond > 0:
         edge = f"{histogram.edges[-1]:g}" if len(histogram.edges) else "no edge"
-        builder.note(
-            f"{what}: last bucket cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}"
-        )
+        builder.note(f"{what}: last bucket cut off: {histogram.beyond:g} of {histogram.count:g} lie above {edge}")
     ranks = random.permutation((np.arange(count) + random.random(count)) / count)
     if exact:  # n is counted in buckets whose edges are its likely values
         edges = np.append(histogram.edges, histogram.edges[-1:] if len(histogram.edges) else [1.0])
@@ -232,7 +226,5 @@ def _facts(samples: list[Any]) -> dict[str, Any]:
         elif name == "vllm:cache_config_info":
             facts |= {key: labels[key] for key in _CONFIG if labels.get(key) not in (None, "None")}
     if facts.get("prefix_cache_query_tokens"):
-        facts["prefix_cache_hit_rate"] = (
-            facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
-        )
+        facts["prefix_cache_hit_rate"] = facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
     return facts

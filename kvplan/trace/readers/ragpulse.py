@@ -38,15 +38,11 @@ class RagPulseRows:
     def _tables(self, path: Path | None) -> dict[str, dict[Any, int]] | None:
         folder = None if path is None else path.parent
         if folder is None or not all((folder / name).is_file() for name, _ in COMPONENTS.values()):
-            self.builder.note(
-                "the tables of chunk lengths (1_..5_*.jsonl) are not beside the trace: no sharing known"
-            )
+            self.builder.note("the tables of chunk lengths (1_..5_*.jsonl) are not beside the trace: no sharing known")
             return None
         tables = {part: _table(folder / name, key) for part, (name, key) in COMPONENTS.items()}
         order = ", ".join(COMPONENTS)
-        self.builder.note(
-            f"prefix sharing: chunks in the order {order}; lengths from the tables beside the trace"
-        )
+        self.builder.note(f"prefix sharing: chunks in the order {order}; lengths from the tables beside the trace")
         return tables
 
     def row(self, value: dict[str, Any], line: int) -> None:
@@ -61,9 +57,7 @@ class RagPulseRows:
             segments=None if self._lengths is None else self._segments(parts, self._lengths),
         )
 
-    def _segments(
-        self, parts: dict[str, Any], lengths: dict[str, dict[Any, int]]
-    ) -> list[tuple[int, int, int]]:
+    def _segments(self, parts: dict[str, Any], lengths: dict[str, dict[Any, int]]) -> list[tuple[int, int, int]]:
         segments = []
         for part, table in lengths.items():
             for chunk in listed(parts.get(part), f"hash_ids.{part}"):
@@ -84,7 +78,5 @@ def _table(path: Path, key: str) -> dict[Any, int]:
                 row = json.loads(text)
                 table[plain(row[key], key)] = tokens(row["token_length"], "token_length")
             except (ValueError, KeyError, TypeError, RecursionError, InputError):
-                raise InputError(
-                    "is no row of chunk lengths", value=text[:60], source=str(path), line=line
-                ) from None
+                raise InputError("is no row of chunk lengths", value=text[:60], source=str(path), line=line) from None
     return table

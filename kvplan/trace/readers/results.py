@@ -180,7 +180,5 @@ class InferencePerfRequests:
         self.builder.add(
             None if start is None else self.clock.seconds(start),
             0 if failed and prompt is None else tokens(prompt, "info.request_metrics.text.input_tokens"),
-            0
-            if failed
-            else (None if output is None else tokens(output, "info.response_metrics.output_tokens")),
+            0 if failed else (None if output is None else tokens(output, "info.response_metrics.output_tokens")),
         )

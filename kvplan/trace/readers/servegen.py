@@ -59,9 +59,7 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
         rates = _rates(source if rates_given else second)
         lengths = _lengths(second if rates_given else source)
     builder.note(f"a client's distributions, read with {other.name} beside it: drawn with seed {seed}")
-    builder.note(
-        "time: windows in s; arrivals by each window's rate, pattern and shape; prompt and output independent"
-    )
+    builder.note("time: windows in s; arrivals by each window's rate, pattern and shape; prompt and output independent")
     random = np.random.default_rng(seed)
     starts = sorted(lengths)
     for begin, width, rate, pattern, shape in rates:
@@ -130,9 +128,7 @@ def _lengths(source: Source) -> dict[int, tuple[Any, Any]]:
     try:
         with source.stream() as stream:
             document = json.loads(stream.read())
-        windows = {
-            int(key): (value["input_tokens"], value["output_tokens"]) for key, value in document.items()
-        }
+        windows = {int(key): (value["input_tokens"], value["output_tokens"]) for key, value in document.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError("is no ServeGen dataset", source=source.name, line=1) from None
     parsed = {}
@@ -153,9 +149,7 @@ def _pmf(text: Any, source: Source) -> tuple[Longs, Doubles] | None:
             if pair is None or not 0 <= int(pair[1]) <= MAX_TOKENS or not 0 <= float(pair[2]) < 1e9:
                 raise ValueError
         except ValueError:
-            raise InputError(
-                "is no distribution", value=body[at : at + 40], source=source.name, line=1
-            ) from None
+            raise InputError("is no distribution", value=body[at : at + 40], source=source.name, line=1) from None
         values.append(int(pair[1]))
         weights.append(float(pair[2]))
         at = pair.end()

@@ -39,9 +39,7 @@ class SpanRows:
         self._tokenizer = tokenizer
         self._counter: TokenCounter | None = None
         self._passed = 0
-        builder.note(
-            "time: span starts (OTLP: epoch nanoseconds; flat exports: ISO 8601, UTC where no zone stands)"
-        )
+        builder.note("time: span starts (OTLP: epoch nanoseconds; flat exports: ISO 8601, UTC where no zone stands)")
 
     def row(self, value: dict[str, Any], line: int) -> None:
         if "resourceSpans" not in value:

@@ -23,6 +23,7 @@ class TableFormat:
         zero_output_failed: a row without output tokens is a failed request.
         sessions_share: a later turn begins with its former turn where it is long enough.
         rebase: False where the clock is taken at its word (kvplan's own columns).
+        note: what to tell of how the columns were understood.
     """
 
     name: str
@@ -80,9 +81,7 @@ TABLES = (
         {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
         | {"session": "session_id", "hash_ids": "block_hash_ids"},
     ),
-    TableFormat(
-        "vidur", {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}
-    ),
+    TableFormat("vidur", {"arrival": "arrived_at", "prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),
     TableFormat("vidur-lengths", {"prompt": "num_prefill_tokens", "output": "num_decode_tokens"}),
     TableFormat(
         "kvplan",
@@ -103,17 +102,52 @@ TABLES = (
         sessions_share=True,
         rebase=False,
     ),
-    TableFormat(
-        "guidellm-trace", {"arrival": "timestamp", "prompt": "input_length", "output": "output_length"}
-    ),
+    TableFormat("guidellm-trace", {"arrival": "timestamp", "prompt": "input_length", "output": "output_length"}),
     TableFormat("lengths", {"prompt": "prompt_tokens", "output": "output_tokens"}),
     TableFormat("lengths", {"prompt": "input_length", "output": "output_length"}),
 )
 
 
 def table_format(header: Sequence[str]) -> TableFormat | None:
-    """The format whose header this is; None where no format knows it."""
-    return next((table for table in TABLES if table.fits(header)), None)
+    """The format whose header this is, or a guess by plain names; None where nothing fits."""
+    return next((table for table in TABLES if table.fits(header)), None) or guessed_columns(header)
+
+
+# What people call columns where no format prescribes it; compared without case, spaces and underscores.
+_SYNONYMS = {
+    "arrival": ("arrival", "arrivaltime", "arrivals", "arrivedat", "timestamp", "time", "starttime", "ts"),
+    "prompt": (
+        *("prompt", "prompttokens", "promptlength", "promptlen", "numprompttokens", "contexttokens"),
+        *("inputtokens", "inputlength", "inputlen", "inputtoks", "numinputtokens", "isl"),
+        *("numprefilltokens", "prefilltokens"),
+    ),
+    "output": (
+        *("output", "outputtokens", "outputlength", "outputlen", "outputtoks", "numoutputtokens", "osl"),
+        *("numdecodetokens", "decodetokens", "generatedtokens", "completiontokens", "responsetokens"),
+    ),
+    "id": ("requestid", "id"),
+    "session": ("sessionid", "session", "conversationid"),
+}
+_UNIT_SUFFIX = {"ns": "ns", "us": "us", "ms": "ms", "s": "s", "sec": "s", "seconds": "s"}
+
+
+def guessed_columns(header: Sequence[str]) -> TableFormat | None:
+    """A table whose columns bear plain names; None where prompt and output are not among them."""
+    columns: dict[str, str] = {}
+    unit = "s"
+    for name in header:
+        words = name.strip().lower().replace(" ", "_").replace("-", "_").split("_")
+        stem, suffix = "".join(words), words[-1]
+        for role, synonyms in _SYNONYMS.items():
+            timed = role == "arrival" and suffix in _UNIT_SUFFIX and "".join(words[:-1]) in synonyms
+            if role not in columns and (stem in synonyms or timed):
+                columns[role] = name
+                unit = _UNIT_SUFFIX[suffix] if timed else unit
+                break
+    if "prompt" not in columns or "output" not in columns:
+        return None
+    understood = ", ".join(f"{role}={name}" for role, name in columns.items())
+    return TableFormat("generic", columns, unit, note=f"columns understood by their names: {understood}")
 
 
 def named_columns(columns: Mapping[str, str], header: Sequence[str], source: str) -> TableFormat:
@@ -131,7 +165,7 @@ def named_columns(columns: Mapping[str, str], header: Sequence[str], source: str
         raise InputError(
             "names no prompt column", field="columns", hint="--columns prompt=NAME,output=NAME,arrival=NAME"
         )
-    return TableFormat("generic", columns, rebase=False)
+    return TableFormat("generic", columns)
 
 
 def unknown_header(header: Sequence[str], source: str, missing: str | None = None) -> InputError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import PER_SECOND
-from kvplan.trace.readers.csv import csv_rows
+from kvplan.trace.readers.delimited import csv_rows
 from kvplan.trace.rows import number, tokens
 from kvplan.trace.source import Source
 
@@ -15,9 +15,7 @@ COLUMNS = ("session_id", "round_idx", "prefix_len", "input_len", "output_len", "
 def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
     """Add every round. It arrives after its session's start and the waits since; service takes no time."""
     builder.note("prompt = prefix_len + input_len: input_len is what a round adds")
-    builder.note(
-        f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time"
-    )
+    builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time")
     reader = csv_rows(source)
     _, header = next(reader)
     assert isinstance(header, list)

@@ -41,9 +41,7 @@ def read_scenario(source: Source, seed: int | None) -> Trace:
     if document.get("requests") is not None:
         requests = document["requests"]
         if not isinstance(requests, list):
-            raise InputError(
-                "is not a list", field="requests", source=source.name, line=_line(node, "requests")
-            )
+            raise InputError("is not a list", field="requests", source=source.name, line=_line(node, "requests"))
         return inline_trace(requests, source.name, _lines(node))
     workload = document.get("workload")
     spec = workload.get("synthetic") if isinstance(workload, dict) else None

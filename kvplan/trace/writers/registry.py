@@ -73,9 +73,7 @@ def writer_for(path: str | os.PathLike[str], name: str | None) -> Writer:
     """
     wanted = name or _BY_SUFFIX.get(Path(path).suffix.lower())
     if wanted not in WRITERS:
-        raise InputError(
-            "is no format to write", field="to", value=wanted or os.fspath(path), hint=", ".join(WRITERS)
-        )
+        raise InputError("is no format to write", field="to", value=wanted or os.fspath(path), hint=", ".join(WRITERS))
     return WRITERS[wanted]
 
 
@@ -96,9 +94,7 @@ def write_trace(
     writer = writer_for(path, to)
     if block_size is not None and (block_size < 1 or writer.block_size not in (None, block_size)):
         raise InputError(f"is no block size of {writer.name}", field="block_size", value=block_size)
-    size = (
-        writer.block_size or block_size or (fitting_block_size(trace) if trace.content is not None else 512)
-    )
+    size = writer.block_size or block_size or (fitting_block_size(trace) if trace.content is not None else 512)
     if path == "-":
         _to_stdout(trace, writer, size)
     elif writer.lines is None:
@@ -120,14 +116,10 @@ def _to_stdout(trace: Trace, writer: Writer, size: int) -> None:
 
 
 def _losses(trace: Trace, writer: Writer, size: int) -> list[str]:
-    lost: list[Any] = [
-        name for name in _EXTRA if name not in writer.keeps and getattr(trace, name) is not None
-    ]
+    lost: list[Any] = [name for name in _EXTRA if name not in writer.keeps and getattr(trace, name) is not None]
     notes = [f"{writer.name} has no word for: {', '.join(lost)}"] if lost else []
     if writer.blocks and trace.content is not None:
         notes.append(f"hash ids of {size} tokens keep {kept_share(trace, size):.1%} of the shared tokens")
         if (trace.content.output_source >= 0).any():
-            notes.append(
-                "hash ids name prompts only: that an earlier output is repeated in a later prompt is lost"
-            )
+            notes.append("hash ids name prompts only: that an earlier output is repeated in a later prompt is lost")
     return notes

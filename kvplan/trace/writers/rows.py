@@ -19,9 +19,7 @@ def mooncake(trace: Trace, file: IO[str], block_size: int) -> None:
     that guess the unit take it for seconds, and whole milliseconds are written.
     """
     whole = len(trace) > 1 and 1000 * trace.span_s / (len(trace) - 1) < _SHORT_GAP_MS
-    _json_rows(
-        trace, file, [_plain(1000 * at, 0 if whole else 3) for at in trace.arrival_s.tolist()], block_size
-    )
+    _json_rows(trace, file, [_plain(1000 * at, 0 if whole else 3) for at in trace.arrival_s.tolist()], block_size)
 
 
 def aiperf(trace: Trace, file: IO[str], block_size: int) -> None:
@@ -65,9 +63,7 @@ def vidur(trace: Trace, file: IO[str], block_size: int) -> None:
         header.append("block_hash_ids")
     file.write(",".join(header) + "\n")
     sessions = [-1] * len(trace) if trace.session is None else trace.session.tolist()
-    columns = zip(
-        trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
-    )
+    columns = zip(trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
     for row, (arrival, prompt, output) in enumerate(columns):
         cells = [repr(round(arrival, 9)), str(prompt), str(output)]
         if with_session:
