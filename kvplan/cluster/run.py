@@ -114,9 +114,7 @@ def simulate_cluster(
     return ClusterResult(traffic, cluster.ledger, tuple(runs), cluster.events)
 
 
-def _in_shares(
-    spec: ClusterSpec, traffic: Traffic, progress: Callable[[int, int], None] | None
-) -> ClusterResult:
+def _in_shares(spec: ClusterSpec, traffic: Traffic, progress: Callable[[int, int], None] | None) -> ClusterResult:
     ledger = Ledger(len(traffic))
     ledger.rows["attempts"] = 1
     chosen = Router(spec.router, spec.seed).assign(traffic.keys, len(spec.servers))

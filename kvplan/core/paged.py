@@ -251,7 +251,7 @@ def cancel_copies(core: Core, request: int) -> None:
     s = core.scalars[0]
     kept = np.int64(0)
     for i in range(s.num_copies):
-        if core.blocks[core.copies[i, 1]].owner == request:
+        if core.blocks[core.copies[i, 1]].owner == core.requests[request].serial:
             s.cow_copies -= 1
             continue
         core.copies[kept, 0] = core.copies[i, 0]

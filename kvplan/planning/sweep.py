@@ -43,7 +43,9 @@ def points(scenario: Scenario) -> list[dict[str, Any]]:
         InputError: the scenario sweeps nothing.
     """
     if not scenario.sweep:
-        raise InputError("the scenario names nothing to sweep", field="sweep", hint="sweep: {cache.block_size: [16, 32]}")
+        raise InputError(
+            "the scenario names nothing to sweep", field="sweep", hint="sweep: {cache.block_size: [16, 32]}"
+        )
     return [dict(zip(scenario.sweep, values, strict=True)) for values in itertools.product(*scenario.sweep.values())]
 
 

@@ -37,7 +37,8 @@ TWO = [(0.0, 8, 9), (0.0, 8, 9)]
 
 
 def test_vllm_admits_what_is_known_and_preempts_the_last_when_it_grows() -> None:
-    """Both prompts fit (2 + 2); when both need a fourth block (step 5) the second gives way, and computes its 13 known tokens again at 9 s."""
+    """Both prompts fit (2 + 2). When both need a fourth block (step 5) the second gives way; at 9 s it computes its 13
+    known tokens again."""
     replica = run(Settings(block_size=4, num_gpu_blocks=7), *TWO)
     assert story(replica) == [(0.0, 9.0, 0), (0.0, 13.0, 1)]
 
@@ -68,7 +69,7 @@ def test_max_utilization_admits_by_the_next_chunk_alone() -> None:
 
 
 def test_a_watermark_keeps_blocks_free_while_anything_runs() -> None:
-    """8 usable blocks, 2 of them kept free: the second prompt (4 blocks) waits for the first (4), which alone may start."""
+    """8 usable blocks, 2 of them kept free: of two prompts of 4 blocks the second waits for the first."""
     requests = [(0.0, 16, 2), (0.0, 16, 2)]
     settings = {"block_size": 4, "num_gpu_blocks": 9}
     assert run(Settings(**settings), *requests).core.requests["first_scheduled_s"].tolist() == [0.0, 0.0]
