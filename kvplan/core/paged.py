@@ -94,9 +94,8 @@ def settle(core: Core, request: int) -> None:
                 used += rows * size
                 continue
             used += rows * (filled - np.int64(core.dropped[group, r.row]) * size)
-            beyond = np.int64(r.blocks) * size - final
-            if beyond > 0:
-                never += beyond * distinct_last(core, request, group)
+            for column in range(final // size, np.int64(r.blocks)):
+                never += min(size, (column + 1) * size - final) * distinct(core, group, request, column)
     s.used_slots += used - r.used_slots
     s.never_slots += never - r.never_slots
     r.used_slots = used
@@ -104,13 +103,11 @@ def settle(core: Core, request: int) -> None:
 
 
 @inner
-def distinct_last(core: Core, request: int, group: int) -> int:
-    """Physical blocks in the last column of a request's rows."""
+def distinct(core: Core, group: int, request: int, column: int) -> int:
+    """Physical blocks in one column of a request's rows."""
     r = core.requests[request]
-    rows = tables_of(core, request)
-    column = r.blocks - 1
     count = np.int64(0)
-    for i in range(rows):
+    for i in range(tables_of(core, request)):
         block = core.tables[group, r.row + i, column]
         seen = False
         for j in range(i):
@@ -143,14 +140,7 @@ def shared_writes(core: Core, request: int) -> int:
         column = written_column(core, group, request)
         if column < 0:
             continue
-        distinct = np.int64(0)
-        for i in range(r.sequences):
-            block = core.tables[group, r.row + i, column]
-            seen = False
-            for j in range(i):
-                seen = seen or core.tables[group, r.row + j, column] == block
-            distinct += 0 if seen else 1
-        copies += np.int64(r.sequences) - distinct
+        copies += np.int64(r.sequences) - distinct(core, group, request, column)
     return copies
 
 

@@ -62,6 +62,7 @@ def swap_out(core: Core, request: int) -> bool:
                 core.swapped_out[s.num_swapped_out, 1] = host
                 s.num_swapped_out += 1
                 cursor = release(core, block, cursor)
+            core.dropped[group, row] = 0
     s.host_free -= need
     r.swapped = need
     r.swaps += 1
