@@ -167,7 +167,6 @@ def measure_external(core: Core) -> None:
     if head < 0 or s.head_blocked == 0 or c.batching == STATIC:
         return
     free = c.total_slots - s.held_slots - s.rounded_slots
-    r = core.requests[head]
     wanted = extents.reservation(core, head, extents.tokens_at_admission(core, head))
     size = extents.extent_size(core, wanted)
     if s.largest_free_slots < size and free >= wanted:

@@ -9,6 +9,7 @@ or rolled back meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ class Shadow:
                 extent = core.extents[core.extent_of[core.requests["row"][request] + sequence]]
                 now[int(request), sequence] = (int(extent["start"]), int(extent["size"]))
         spans = sorted(now.values())
-        assert all(a + n <= b for (a, n), (b, _) in zip(spans, spans[1:], strict=False)), f"extents overlap: {spans}"
+        assert all(a + n <= b for (a, n), (b, _) in pairwise(spans)), f"extents overlap: {spans}"
         for key, (start, size) in now.items():
             former = self.extents.get(key)
             if former is not None and former[0] != start and core.requests["computed"][key[0]] > 0:

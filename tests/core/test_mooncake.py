@@ -47,7 +47,7 @@ def hits(trace: Trace, block_size: int, pool_tokens: int) -> tuple[int, int, int
         block_size=block_size,
         num_gpu_blocks=pool_tokens // block_size + 1,
         enable_prefix_caching=True,
-        max_model_len=131_072,
+        max_model_len=1 << 18,
         max_num_batched_tokens=8192,
     )
     replica = Replica(chosen, workload_of(trace))
@@ -88,16 +88,20 @@ def test_what_the_rules_leave_is_what_the_ids_say(rows: list[dict[str, object]],
     assert (found, queries, preempted) == (expected, int(trace.prompt_tokens.sum()), 0)
 
 
-def test_smaller_blocks_hit_more_at_an_endless_pool(trace: Trace, name: str) -> None:
-    """What the rules leave of 0.366 and 0.640, from 16 tokens a block to 512."""
-    rates = [found / queries for found, queries, _ in (hits(trace, size, endless(trace)) for size in (16, 512))]
-    print(name, rates)
-    assert rates[0] > rates[1]
+def test_smaller_blocks_hit_more_at_an_endless_pool(trace: Trace) -> None:
+    """The first 500 requests: 16-token blocks lose less of a shared prefix's end than those of 512."""
+    first = trace.take(np.arange(500))
+    rates = [found / queries for found, queries, _ in (hits(first, size, endless(first)) for size in SIZES)]
+    assert (np.diff(rates) <= 0).all(), rates
+    assert rates[0] > rates[-1]
 
 
 @pytest.mark.slow
-def test_the_curve_over_block_sizes_at_a_real_pool(trace: Trace, name: str) -> None:
-    """1,000,000 tokens of KV cache (eight requests of the longest kind): a block size twice as large never hits more."""
-    rates = [found / queries for found, queries, _ in (hits(trace, size, 1_000_000) for size in SIZES)]
-    print(name, rates)
-    assert all(np.diff(rates) <= 0), rates
+def test_the_curve_over_block_sizes_at_a_real_pool(trace: Trace) -> None:
+    """1,000,000 tokens of KV cache, overloaded: the curve from 16 to 512 is flat within a hundredth.
+
+    What these traces share comes in whole ids of 512 tokens, which blocks of every size up to 512 serve alike. What
+    is left is the order of eviction, and that may favour either end, so the curve need not fall here.
+    """
+    rates = np.array([found / queries for found, queries, _ in (hits(trace, size, 1_000_000) for size in SIZES)])
+    assert rates.max() < 1.01 * rates.min(), rates
