@@ -130,6 +130,7 @@ def grow(core: Core, request: int, tokens: int, processed: int) -> bool:
     else:
         paged.drop_left_behind(core, request, processed)
         if paged.new_blocks(core, request, tokens, np.int64(0), FOR_STEP) > s.free_blocks:
+            paged.settle(core, request)  # what lay left of the window is gone either way
             return False
         paged.copy_shared(core, request)
         paged.grow_tables(core, request, tokens)
