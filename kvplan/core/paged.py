@@ -14,7 +14,7 @@ import numpy as np
 
 from kvplan.core.content import extend_chain, group_key
 from kvplan.core.jit import inner
-from kvplan.core.pool import lookup, register, release, take, touch
+from kvplan.core.pool import evict, lookup, register, release, take, touch
 from kvplan.core.state import CHUNKED_LOCAL, FOR_ADMISSION, FULL, SLIDING_WINDOW, STATE_SPACE, Core
 
 
@@ -294,6 +294,24 @@ def register_blocks(core: Core, request: int, full: int) -> None:
             if block > 0 and core.blocks[block].hash == np.uint64(0):
                 register(core, block, group_key(core.hashes[r.row, column], group))
     r.hashed = full
+
+
+@inner
+def forget_uncomputed(core: Core, request: int) -> None:
+    """Takes back what `cache_full_blocks` entered for a step that the request will not run after all.
+
+    vLLM does not: a request preempted by priority after it was planned leaves blocks in its cache that nobody wrote.
+    """
+    r = core.requests[request]
+    full = np.int64(r.computed) // core.config[0].block_size
+    for group in range(len(core.groups)):
+        for column in range(full, np.int64(r.hashed)):
+            if core.groups[group].kind == STATE_SPACE:
+                continue
+            block = np.int64(core.tables[group, r.row, column])
+            if block > 0 and core.blocks[block].hash != np.uint64(0):
+                evict(core, block)
+    r.hashed = min(np.int64(r.hashed), full)
 
 
 @inner
