@@ -1,7 +1,7 @@
 """Paged attention in plain torch, on any device: the reference, and what a CPU runs.
 
 K and V are gathered through the block table into dense tensors, then attended with torch's own kernels. Decode rows
-are one padded batch; each prefill chunk is a batch of its own. Only slots that a row owns are read: a padded place
+of like context are one padded batch; each prefill chunk is a batch of its own. Only slots that a row owns are read: a padded place
 repeats the row's last token and is masked.
 """
 
@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from kvplan.engine.batch import Longs, StepBatch
 from kvplan.engine.pool import KvPool
+
+SHORT = 64
+"""Contexts up to this many tokens are not worth telling apart."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,14 @@ def _stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _parts(batch: StepBatch, group: int, window: int, device: torch.device) -> list[_Part]:
     decode = np.flatnonzero(batch.tokens == 1)
-    parts = [_part(batch, group, window, decode, device)] if len(decode) else []
-    return parts + [_part(batch, group, window, np.array([row]), device) for row in np.flatnonzero(batch.tokens > 1)]
+    rows = [*_alike(decode, batch.context[decode]), *(np.array([row]) for row in np.flatnonzero(batch.tokens > 1))]
+    return [_part(batch, group, window, chosen, device) for chosen in rows]
+
+
+def _alike(rows: Longs, context: Longs) -> list[Longs]:
+    """The rows in classes of contexts within a factor of two, so that padding at most doubles what is gathered."""
+    classes = np.ceil(np.log2(np.maximum(context, SHORT)))
+    return [rows[classes == one] for one in np.unique(classes)]
 
 
 def _part(batch: StepBatch, group: int, window: int, rows: Longs, device: torch.device) -> _Part:
