@@ -11,7 +11,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.content import ContentBuilder, Segment, clip, merged
-from kvplan.trace.rows import BadRows
+from kvplan.trace.rows import BadRows, written_name
 from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace
 
@@ -251,7 +251,8 @@ class TraceBuilder:
     def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
         if not self._named:
             return chosen.astype(str).astype(object) if reordered else None
-        return np.array([str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object)
+        named = ((row, self._names[row]) for row in chosen.tolist())
+        return np.array([str(row) if name is None else written_name(name) for row, name in named], dtype=object)
 
     def _column(self, name: str, chosen: Longs) -> Any:
         column = np.array(self._extra[name], dtype=np.int64)[chosen]
