@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.content import ContentBuilder, Segment
+from kvplan.trace.content import ContentBuilder, Segment, restarts
 from kvplan.trace.rows import LEAST, number, small, tokens, written_name
 from kvplan.trace.trace import Origin, Trace
 
@@ -32,8 +32,8 @@ def inline_trace(
     A later turn of a ``session`` begins with all of the former turn, prompt and output.
 
     Args:
-        requests: mappings with the keys ``KEYS`` (or ``EXACT_KEYS``); ``prompt`` and ``output`` must be there, ``arrival`` is 0 s
-            where it is not. They need not be in order.
+        requests: mappings with the keys ``KEYS`` (or ``EXACT_KEYS``); ``prompt`` and ``output`` must be there,
+            ``arrival`` is 0 s where it is not. They need not be in order.
         source: the file they stand in, for messages.
         lines: the line of each request, for messages.
 
@@ -58,6 +58,9 @@ def inline_trace(
             _add_content(content, row)
         except InputError as error:
             raise _placed(error, source, line, index) from None
+    notes = ["requests sorted by arrival"] if unsorted else []
+    if content.restarted:
+        notes.append(restarts(content))
     sessions: dict[Any, int] = {}
     columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
     if any(row["session"] is not None for row, _, _ in rows):
@@ -80,7 +83,7 @@ def inline_trace(
         ),
         **columns,
         content=content.build() if shared else None,
-        origin=Origin(source, "inline", ("requests sorted by arrival",) if unsorted else ()),
+        origin=Origin(source, "inline", tuple(notes)),
     )
 
 

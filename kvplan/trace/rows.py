@@ -112,7 +112,7 @@ def tokens(value: Any, field: str) -> int:
 
 
 def written_name(name: Any) -> str:
-    """A request's name as text that any file can hold: JSON may escape half a surrogate pair, UTF-8 has no word for it."""
+    """A request's name as text that any file can hold: half a surrogate pair, which JSON may escape, is ``?``."""
     return str(name).encode("utf-8", "replace").decode("utf-8")
 
 

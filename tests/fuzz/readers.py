@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 # Arrow and YAML are loaded before anything is watched: the readers import them when first needed.
-import pyarrow.compute  # noqa: E402, F401
-import pyarrow.csv  # noqa: E402, F401
+import pyarrow.compute  # noqa: E402
+import pyarrow.csv  # noqa: E402
 import pyarrow.parquet  # noqa: E402, F401
 import yaml  # noqa: E402, F401
 
