@@ -19,7 +19,7 @@ from kvplan.trace.words import counted
 ASSUMED_OUTPUT = 256
 """Output tokens where the file does not say: vLLM's own default for such data (--custom-output-len)."""
 
-MOST_DRAWN, MOST_ASKED_FOR = 250_000, 10_000_000
+MOST_DRAWN, MOST_ASKED_FOR = 200_000, 10_000_000
 """Requests drawn from a file of distributions, by default and at most."""
 
 _NAMED_IDS = 1 << 61
@@ -41,6 +41,8 @@ class TraceBuilder:
         self.rebase = True
         """False for kvplan's own files, whose clock is taken at its word."""
         self.block_size: int | None = None
+        self.most_segments = 0
+        """What the file's size allows beyond ``content.MOST_SEGMENTS``."""
         self.sessions_share = False
         """True: a turn whose prompt is long enough begins with all of its session's former turn."""
         self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
@@ -80,7 +82,7 @@ class TraceBuilder:
 
     def _named_content(self) -> ContentBuilder:
         if self._content is None:
-            self._content = ContentBuilder()
+            self._content = ContentBuilder(self.most_segments)
             for _ in range(len(self)):  # the rows so far share nothing by name
                 self._content.add(())
         return self._content

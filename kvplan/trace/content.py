@@ -62,8 +62,8 @@ def blocks_content(
     )
 
 
-MOST_SEGMENTS = 4_000_000
-"""Turns repeat all turns before them: their segments grow with the square of a session's length (~3,000 turns)."""
+MOST_SEGMENTS = 1_000_000
+"""A turn repeats all turns before it: segments grow with the square of a session's length (1,000 turns)."""
 
 _SEGMENTS_A_TURN = 16
 """How much is kept of a session once there are so many segments."""
@@ -72,11 +72,12 @@ _SEGMENTS_A_TURN = 16
 class ContentBuilder:
     """Content request by request, for what is told by name: shared prefixes and the turns of a session.
 
-    ``restarted`` counts the turns that were cut off from their session because a trace of ``MOST_SEGMENTS``
-    segments had no room for its whole history: they share nothing with the turns before them.
+    ``restarted`` counts the turns that were cut off from their session because the trace had ``most_segments``
+    already, no room for its whole history: they share nothing with the turns before them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_segments: int = MOST_SEGMENTS) -> None:
+        self.most_segments = max(MOST_SEGMENTS, most_segments)
         self._count = 0
         self._named: dict[Hashable, int] = {}
         self._history: dict[Hashable, list[Segment]] = {}
@@ -115,7 +116,7 @@ class ContentBuilder:
         nothing, with ``head``); the rest of the prompt and the output are new and known to later turns.
         """
         segments = clip(self._history.get(session) or list(head), shared)
-        if len(self._source) > MOST_SEGMENTS and len(segments) > _SEGMENTS_A_TURN:
+        if len(self._source) > self.most_segments and len(segments) > _SEGMENTS_A_TURN:
             self.restarted += 1
             segments = []
         new = prompt - sum(tokens for _, _, tokens in segments)

@@ -166,6 +166,7 @@ def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
         limit=options.limit,
     )
     builder.block_size = options.block_size
+    builder.most_segments = source.size // 5  # of 24 bytes each: about five times the file
     return builder
 
 
