@@ -149,7 +149,9 @@ def new_core(settings: Settings, workload: Workload, room: Room | None = None) -
     slots = min(settings.max_num_seqs, max(1, count))
     if room is not None:
         slots = settings.max_num_seqs
-        requests = np.resize(requests, max(len(requests), room.requests))
+        known, requests = requests, np.zeros(max(len(requests), room.requests), state.REQUEST)
+        requests["row"] = -1
+        requests[: len(known)] = known
     rows = slots * stride
     final = np.minimum(
         workload.prompt_tokens + workload.output_tokens + settings.num_speculative_tokens + 1,
