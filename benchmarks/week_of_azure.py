@@ -84,9 +84,7 @@ def main() -> None:
         if sys.stderr.isatty():
             print(f"\r{done:,} requests, {time.perf_counter() - begin:.0f} s", end="", file=sys.stderr)
 
-    result = stream_cluster(
-        spec, week(options.requests, options.window, seed=1), longest=16_384, progress=say
-    )
+    result = stream_cluster(spec, week(options.requests, options.window, seed=1), longest=16_384, progress=say)
     wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
     millions = result.requests / 1e6
     row = {

@@ -89,9 +89,7 @@ def simulate_disaggregated(
     return ClusterResult(traffic, ledger, replicas, events), transfer_s
 
 
-def transfers(
-    ledger: Ledger, prompts: NDArray[np.int64], going: NDArray[np.int64], link: Link
-) -> NDArray[np.float64]:
+def transfers(ledger: Ledger, prompts: NDArray[np.int64], going: NDArray[np.int64], link: Link) -> NDArray[np.float64]:
     """When each request's KV cache has crossed, in SimPy: a replica's link carries one request at a time."""
     env = simpy.Environment()
     links: dict[int, simpy.Resource] = {}

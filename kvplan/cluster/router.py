@@ -56,9 +56,7 @@ class Router:
             pair = (first, second) if count > 1 else (first,)
             return min(pair, key=lambda place: candidates[place].outstanding(now))
         if self.name == "least_kv":
-            return min(
-                range(count), key=lambda p: (candidates[p].kv_used(now), candidates[p].outstanding(now))
-            )
+            return min(range(count), key=lambda p: (candidates[p].kv_used(now), candidates[p].outstanding(now)))
         return min(range(count), key=lambda place: candidates[place].outstanding(now))
 
     def assign(self, keys: Longs, replicas: int) -> Longs:

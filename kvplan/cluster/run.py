@@ -118,9 +118,7 @@ def runs_of(cluster: Cluster) -> tuple[ReplicaRun, ...]:
     )
 
 
-def _in_shares(
-    spec: ClusterSpec, traffic: Traffic, progress: Callable[[int, int], None] | None
-) -> ClusterResult:
+def _in_shares(spec: ClusterSpec, traffic: Traffic, progress: Callable[[int, int], None] | None) -> ClusterResult:
     ledger = Ledger(len(traffic))
     ledger.rows["attempts"] = 1
     chosen = Router(spec.router, spec.seed).assign(traffic.keys, len(spec.servers))

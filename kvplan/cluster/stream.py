@@ -61,7 +61,9 @@ def stream_cluster(
         InputError: the cluster has events (`ClusterSpec.uneventful`), a window steps back in time, or there is none.
     """
     if not spec.uneventful:
-        raise InputError("a stream needs a blind router and no faults, limits or scaling", field="router", value=spec.router)
+        raise InputError(
+            "a stream needs a blind router and no faults, limits or scaling", field="router", value=spec.router
+        )
     room = Room(longest, sequences)
     replicas = [(Replica(server.settings, NO_REQUESTS, room), server.timing.compiled()) for server in spec.servers]
     router = Router(spec.router, spec.seed)
@@ -72,7 +74,9 @@ def stream_cluster(
             continue
         arrivals = window.workload.arrival_s
         if arrivals[0] < last:
-            raise InputError("a window begins before the one before it ends", field="arrival_s", value=float(arrivals[0]))
+            raise InputError(
+                "a window begins before the one before it ends", field="arrival_s", value=float(arrivals[0])
+            )
         begin = float(arrivals[0]) if begin is None else begin
         last = float(arrivals[-1])
         for replica, tables in replicas:

@@ -17,14 +17,18 @@ from kvplan.terminal.console import standard_error, standard_output
 def plan(
     path: Annotated[
         str,
-        typer.Argument(metavar="TRACE", help="What `kvplan simulate` takes: a trace or a scenario.", show_default=False),
+        typer.Argument(
+            metavar="TRACE", help="What `kvplan simulate` takes: a trace or a scenario.", show_default=False
+        ),
     ],
     overrides: dict[str, Any],
     gpu: Annotated[
         list[str] | None,
         typer.Option("--gpu", metavar="NAME", help="A GPU to choose among; may be given several times."),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second [the trace's own].", show_default=False)] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second [the trace's own].", show_default=False)
+    ] = None,
     growth: Annotated[float, typer.Option(help="Factor on the rate, for what is to come.")] = 1.0,
     survive: Annotated[int, typer.Option(help="Replicas that may fail while the rest keeps the SLO.")] = 0,
     windows: Annotated[int, typer.Option(help="Cut the trace into so many parts; each must be carried.")] = 1,
@@ -39,7 +43,9 @@ def plan(
     ] = None,
     tries: Annotated[
         list[str] | None,
-        typer.Option("--try", metavar="KEY=A,B", help="Values to try: cache.kv_cache_dtype=auto,fp8 (first preferred)."),
+        typer.Option(
+            "--try", metavar="KEY=A,B", help="Values to try: cache.kv_cache_dtype=auto,fp8 (first preferred)."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -58,9 +64,9 @@ def plan(
 
     given = {**overrides, "gpu": gpu[0]} if gpu else overrides
     scenario = load_scenario(path, given)
-    names = gpu or [scenario.gpu]
-    if not all(isinstance(name, str) for name in names):
+    if not gpu and not isinstance(scenario.gpu, str):
         raise InputError("name the GPUs to choose among", field="--gpu")
+    names = gpu or [str(scenario.gpu)]
     wish = Wish(
         names, rate, growth, survive, windows, seeds, max_gpus, router, _axes(tries or []), _prices(price or [], names)
     )

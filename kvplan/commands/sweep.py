@@ -17,7 +17,8 @@ from kvplan.terminal.progress import progress_bar
 @scenario_options()
 def sweep(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A scenario with the key sweep, or what --set adds.", show_default=False)
+        str,
+        typer.Argument(metavar="PATH", help="A scenario with the key sweep, or what --set adds.", show_default=False),
     ],
     overrides: dict[str, Any],
     output: Annotated[

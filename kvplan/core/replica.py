@@ -50,7 +50,7 @@ class Workload:
 
     def take(self, chosen: NDArray[np.int64]) -> Workload:
         """The requests at the given places, ascending, with their content."""
-        columns = {
+        columns: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else np.ascontiguousarray(column[chosen])
             for name in ("arrival_s", "prompt_tokens", "output_tokens", "priority", "sequences", "beams")
         }

@@ -25,7 +25,7 @@ from kvplan.planning.search_rate import at_speed, estimate, largest
 from kvplan.planning.search_space import Candidate, Refused
 
 _CONFIRM = 2 ** (1 / 8)
-"""The answer must hold at the next two rates below on this ladder too: percentiles are not quite monotone in the rate."""
+"""The answer must hold at two rates below, on this ladder, too: percentiles are not quite monotone in the rate."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """``cost``: a price per hour, or GPUs where prices are missing. ``judgements``: one a window or seed, at the rate."""
+    """``cost``: a price per hour, or GPUs where prices are missing. ``judgements``: one a window, at the rate."""
 
     candidate: Candidate
     replicas: int
@@ -73,9 +73,7 @@ class Search:
     ``known``: (candidate's order, replicas, rate) to the judgements, everything that was simulated.
     """
 
-    def __init__(
-        self, windows: Sequence[Traffic], ask: Ask, progress: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, windows: Sequence[Traffic], ask: Ask, progress: Callable[[str], None] | None = None) -> None:
         self.windows = windows
         self.ask = ask
         self.simulations = 0
@@ -142,7 +140,7 @@ class Search:
     def alone(self, candidate: Candidate) -> Judgement:
         """The first window with every request by itself: what no number of replicas can better."""
         window = self.windows[0]
-        apart = np.arange(len(window)) * 3600.0
+        apart = np.arange(len(window), dtype=np.float64) * 3600.0
         traffic = dataclasses.replace(window, workload=dataclasses.replace(window.workload, arrival_s=apart))
         return self._simulate(candidate, 1 + self.ask.survive, traffic)
 
@@ -151,7 +149,9 @@ class Search:
         self.simulations += 1
         changes = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in candidate.changes.items())
         self._progress(f"{self.simulations}: {serving} x {candidate.gpu} {changes}")
-        return judge(simulate_cluster(ClusterSpec((candidate.server,) * serving, self.ask.router), traffic), self.ask.slo)
+        return judge(
+            simulate_cluster(ClusterSpec((candidate.server,) * serving, self.ask.router), traffic), self.ask.slo
+        )
 
     def _limit(self, candidate: Candidate, best: tuple[float, int, Candidate, int] | None, order: int) -> int:
         """The most replicas that are worth a try."""
@@ -203,7 +203,10 @@ def no_answer(search: Search, candidates: Sequence[Candidate], refused: Sequence
         if candidates:
             least = min(one.gpus for one in candidates) * (1 + ask.survive)
             return InfeasibleError(
-                "no deployment is that small", field="max_gpus", value=ask.max_gpus, hint=f"what would start: {least} GPUs"
+                "no deployment is that small",
+                field="max_gpus",
+                value=ask.max_gpus,
+                hint=f"what would start: {least} GPUs",
             )
         first = refused[0]
         return InfeasibleError(f"{first.gpu}: {first.reason}", hint=next((r.hint for r in refused if r.hint), None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +59,11 @@ class Wish:
         ):
             if value < least:
                 raise InputError(f"must be at least {least}", field=f"--{name.replace('_', '-')}", value=value)
-        for name, number in (("rate", self.rate), ("growth", self.growth), *(("price", p) for p in self.prices.values())):
+        for name, number in (
+            ("rate", self.rate),
+            ("growth", self.growth),
+            *(("price", p) for p in self.prices.values()),
+        ):
             if number is not None and not (math.isfinite(number) and number > 0):
                 raise InputError("must be above 0", field=f"--{name}", value=number)
         if self.router not in ROUTERS:
@@ -78,7 +83,12 @@ def plan(scenario: Scenario, wish: Wish, *, progress: Callable[[str], None] | No
     windows, rate = _windows(scenario, wish)
     slo = scenario.slo.model_dump(exclude_none=True)
     ask = Ask(
-        (wish.rate or rate) * wish.growth, rate, slo, wish.survive, wish.max_gpus, wish.router,
+        (wish.rate or rate) * wish.growth,
+        rate,
+        slo,
+        wish.survive,
+        wish.max_gpus,
+        wish.router,
         wish.prices if set(wish.prices) >= set(wish.gpus) else {},
     )
     axes = {**{k: v for k, v in DEFAULT_AXES.items() if not _is_set(scenario, k)}, **wish.axes}
@@ -155,7 +165,9 @@ def _windows(scenario: Scenario, wish: Wish) -> tuple[list[Traffic], float]:
         traces.append(_drawn_again(scenario, step))
     if traces[0].span_s == 0:
         if wish.rate is None:
-            raise InputError("the trace has no arrival times", field="--rate", hint="say how many requests a second come")
+            raise InputError(
+                "the trace has no arrival times", field="--rate", hint="say how many requests a second come"
+            )
         traces = [scale(trace, rate=wish.rate, seed=scenario.seed + step) for step, trace in enumerate(traces)]
     rate = rate_of(Traffic.of(traces[0]))
     if wish.windows > 1:
@@ -166,7 +178,7 @@ def _windows(scenario: Scenario, wish: Wish) -> tuple[list[Traffic], float]:
         traces = [
             cut(trace, first=int(a * len(trace)), count=int(b * len(trace)) - int(a * len(trace)))
             for trace in traces
-            for a, b in zip(edges[:-1], edges[1:], strict=True)
+            for a, b in pairwise(edges)
         ]
     return [Traffic.of(trace) for trace in traces], rate
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def write_figures(
-    path: Path, table: pd.DataFrame, keys: list[str], metric: str, cost: str, latency: str
-) -> None:
+def write_figures(path: Path, table: pd.DataFrame, keys: list[str], metric: str, cost: str, latency: str) -> None:
     """One HTML page with both; it needs no network.
 
     Args:

@@ -17,8 +17,10 @@ def print_plan(console: Console, plan: Mapping[str, Any]) -> None:
     console.print(Text(_headline(plan, best), style="bold"), soft_wrap=True)
     console.print(Text(f"kept:    {best['nearest_bound']}"), soft_wrap=True)
     console.print(
-        Text(f"margin:  up to {decimal(best['largest_rate'])} requests/s ({percent(best['margin'])} more); "
-             f"beyond that {best['binds']}"),
+        Text(
+            f"margin:  up to {decimal(best['largest_rate'])} requests/s ({percent(best['margin'])} more); "
+            f"beyond that {best['binds']}"
+        ),
         soft_wrap=True,
     )
     if plan["survive"]:
@@ -44,13 +46,25 @@ def _headline(plan: Mapping[str, Any], best: Mapping[str, Any]) -> str:
 
 def _table(answers: list[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name, justify in (("GPU", "left"), ("GPUs", "right"), ("replicas", "right"), ("price/h", "right"),
-                          ("carries", "right"), ("KV GiB", "right"), ("changed", "left")):
+    for name, justify in (
+        ("GPU", "left"),
+        ("GPUs", "right"),
+        ("replicas", "right"),
+        ("price/h", "right"),
+        ("carries", "right"),
+        ("KV GiB", "right"),
+        ("changed", "left"),
+    ):
         table.add_column(name, justify=justify, no_wrap=name != "changed")  # type: ignore[arg-type]
     for one in answers:
         changed = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in one["changes"].items())
         table.add_row(
-            one["gpu"], count(one["gpus"]), count(one["replicas"]), decimal(one["price_per_hour"]),
-            f"{decimal(one['largest_rate'])}/s", decimal(one["kv_cache_gib"]), changed or "engine's defaults",
+            one["gpu"],
+            count(one["gpus"]),
+            count(one["replicas"]),
+            decimal(one["price_per_hour"]),
+            f"{decimal(one['largest_rate'])}/s",
+            decimal(one["kv_cache_gib"]),
+            changed or "engine's defaults",
         )
     return table

@@ -15,9 +15,7 @@ from kvplan.timing import constant
 from kvplan.trace import synthesize
 
 STEP_S = 0.01
-SETTINGS = Settings(
-    block_size=16, num_gpu_blocks=200, max_model_len=2048, max_num_seqs=16, max_num_batched_tokens=512
-)
+SETTINGS = Settings(block_size=16, num_gpu_blocks=200, max_model_len=2048, max_num_seqs=16, max_num_batched_tokens=512)
 
 
 def server(step_s: float = STEP_S, **changed: Any) -> Server:

@@ -113,4 +113,6 @@ def test_every_wait_is_the_recursions(service: str, servers: int) -> None:
     """M/G/k has no closed form: the recursion of Kiefer and Wolfowitz (1955) gives it for the drawn sample."""
     sent = queue(20_000, 0.8, servers, service, seed=5)
     # With several sequences in a step, one that arrives in its midst waits for the next: half a step of 200.
-    assert wait(sent, cluster(1, servers)) == pytest.approx(kiefer_wolfowitz(sent, servers), rel=1e-9 if servers == 1 else 0.01)
+    assert wait(sent, cluster(1, servers)) == pytest.approx(
+        kiefer_wolfowitz(sent, servers), rel=1e-9 if servers == 1 else 0.01
+    )

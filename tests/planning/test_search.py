@@ -94,7 +94,9 @@ def test_the_answer_is_the_grids_for_a_fifth_of_its_simulations(name: str) -> No
 def test_more_traffic_never_needs_fewer_gpus() -> None:
     needed = []
     for rate in (5.0, 20.0, 40.0, 55.0, 70.0, 90.0, 140.0, 200.0):
-        search, found = search_of({}, ["h100-sxm"], {"ttft_s": {"p99": 0.5}, "tpot_s": {"p95": 0.015}}, rate, max_gpus=40)
+        search, found = search_of(
+            {}, ["h100-sxm"], {"ttft_s": {"p99": 0.5}, "tpot_s": {"p95": 0.015}}, rate, max_gpus=40
+        )
         answer = search.cheapest(found)
         assert answer is not None
         needed.append(answer.gpus)
