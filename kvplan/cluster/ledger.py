@@ -62,7 +62,7 @@ class Ledger:
         return {"total": len(self.rows), **dict(zip(OUTCOMES, found.tolist(), strict=True))}
 
     def seconds(self, traffic: Traffic) -> dict[str, NDArray[np.float64]]:
-        """Of the requests that finished, from the client's first try: queue_s, ttft_s, tpot_s, e2e_s; NaN: undefined."""
+        """Of the requests that finished, from the client's first try; a tpot_s of NaN is undefined (one token)."""
         finished = self.rows["outcome"] == DONE
         rows = self.rows[finished]
         arrival = traffic.workload.arrival_s[finished]
@@ -96,8 +96,8 @@ class Ledger:
                 "arrival_s": arrival,
                 "prompt_tokens": workload.prompt_tokens,
                 "output_tokens": output,
-                "outcome": pd.Categorical.from_codes(rows["outcome"], categories=list(OUTCOMES)),
-                "reason": pd.Categorical.from_codes(rows["reason"], categories=list(REFUSALS)),
+                "outcome": pd.Categorical.from_codes(np.asarray(rows["outcome"], np.int64), categories=list(OUTCOMES)),
+                "reason": pd.Categorical.from_codes(np.asarray(rows["reason"], np.int64), categories=list(REFUSALS)),
                 "replica": rows["replica"],
                 "attempts": rows["attempts"],
                 "preemptions": rows["preemptions"],

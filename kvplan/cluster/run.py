@@ -107,11 +107,15 @@ def simulate_cluster(
         return _in_shares(spec, traffic, progress)
     cluster = Cluster(spec, traffic, progress=progress)
     cluster.run()
-    runs = [
+    return ClusterResult(traffic, cluster.ledger, runs_of(cluster), cluster.events)
+
+
+def runs_of(cluster: Cluster) -> tuple[ReplicaRun, ...]:
+    """What the replicas of a cluster that has run did."""
+    return tuple(
         ReplicaRun(m.index, m.server.name, m.server.gpus, m.replica, m.offered, (m.stopped_s or 0.0) - m.started_s)
         for m in cluster.members
-    ]
-    return ClusterResult(traffic, cluster.ledger, tuple(runs), cluster.events)
+    )
 
 
 def _in_shares(spec: ClusterSpec, traffic: Traffic, progress: Callable[[int, int], None] | None) -> ClusterResult:

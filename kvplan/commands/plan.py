@@ -64,9 +64,9 @@ def plan(
 
     given = {**overrides, "gpu": gpu[0]} if gpu else overrides
     scenario = load_scenario(path, given)
-    names = gpu or [scenario.gpu]
-    if not all(isinstance(name, str) for name in names):
+    if not gpu and not isinstance(scenario.gpu, str):
         raise InputError("name the GPUs to choose among", field="--gpu")
+    names = gpu or [str(scenario.gpu)]
     wish = Wish(
         names, rate, growth, survive, windows, seeds, max_gpus, router, _axes(tries or []), _prices(price or [], names)
     )

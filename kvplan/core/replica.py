@@ -50,7 +50,7 @@ class Workload:
 
     def take(self, chosen: NDArray[np.int64]) -> Workload:
         """The requests at the given places, ascending, with their content."""
-        columns = {
+        columns: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else np.ascontiguousarray(column[chosen])
             for name in ("arrival_s", "prompt_tokens", "output_tokens", "priority", "sequences", "beams")
         }
@@ -149,7 +149,9 @@ def new_core(settings: Settings, workload: Workload, room: Room | None = None) -
     slots = min(settings.max_num_seqs, max(1, count))
     if room is not None:
         slots = settings.max_num_seqs
-        requests = np.resize(requests, max(len(requests), room.requests))
+        known, requests = requests, np.zeros(max(len(requests), room.requests), state.REQUEST)
+        requests["row"] = -1
+        requests[: len(known)] = known
     rows = slots * stride
     final = np.minimum(
         workload.prompt_tokens + workload.output_tokens + settings.num_speculative_tokens + 1,

@@ -25,7 +25,7 @@ from kvplan.planning.search_rate import at_speed, estimate, largest
 from kvplan.planning.search_space import Candidate, Refused
 
 _CONFIRM = 2 ** (1 / 8)
-"""The answer must hold at the next two rates below on this ladder too: percentiles are not quite monotone in the rate."""
+"""The answer must hold at two rates below, on this ladder, too: percentiles are not quite monotone in the rate."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """``cost``: a price per hour, or GPUs where prices are missing. ``judgements``: one a window or seed, at the rate."""
+    """``cost``: a price per hour, or GPUs where prices are missing. ``judgements``: one a window, at the rate."""
 
     candidate: Candidate
     replicas: int
@@ -140,7 +140,7 @@ class Search:
     def alone(self, candidate: Candidate) -> Judgement:
         """The first window with every request by itself: what no number of replicas can better."""
         window = self.windows[0]
-        apart = np.arange(len(window)) * 3600.0
+        apart = np.arange(len(window), dtype=np.float64) * 3600.0
         traffic = dataclasses.replace(window, workload=dataclasses.replace(window.workload, arrival_s=apart))
         return self._simulate(candidate, 1 + self.ask.survive, traffic)
 

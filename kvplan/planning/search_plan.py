@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def _windows(scenario: Scenario, wish: Wish) -> tuple[list[Traffic], float]:
         traces = [
             cut(trace, first=int(a * len(trace)), count=int(b * len(trace)) - int(a * len(trace)))
             for trace in traces
-            for a, b in zip(edges[:-1], edges[1:], strict=True)
+            for a, b in pairwise(edges)
         ]
     return [Traffic.of(trace) for trace in traces], rate
 

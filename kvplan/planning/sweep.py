@@ -57,11 +57,12 @@ def run_point(scenario: Scenario, number: int) -> Row:
     try:
         run = variant(scenario, changes)
         deployment = resolve(run)
-        replica, wall_s = run_replica(deployment, workload_of(trace), trace)
+        replica, wall_s, warnings = run_replica(deployment, workload_of(trace), trace)
     except (InputError, InfeasibleError) as error:
         return {**row, "status": "cannot run", "reason": error.message}
-    summary = run_summary("point", run, deployment, replica, requests_table("point", replica.core, trace), wall_s)
-    return {**row, "status": "done", "reason": "", **figures(summary)}
+    requests = requests_table("point", replica.core, trace)
+    summary = run_summary("point", run, deployment, replica, requests, wall_s, warnings)
+    return {**row, "status": "done", "reason": "", "warnings": "; ".join(warnings), **figures(summary)}
 
 
 def figures(run: Mapping[str, Any]) -> Row:
