@@ -115,10 +115,6 @@ class Engine:
         progress: Callable[[int, int], None] | None = None,
     ) -> EngineRun:
         """Executes a workload to its end."""
-        if self.settings.async_scheduling and workload.sequences is not None and (workload.sequences > 1).any():
-            raise InputError(
-                "async scheduling excludes several sequences a request", field="scheduler.async_scheduling"
-            )
         replica = Replica(self.settings, workload)
         executor = self.executor(workload)
         seconds = run_steps(replica, executor, names=names, log=log, progress=progress)
