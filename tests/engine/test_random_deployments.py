@@ -15,6 +15,7 @@ from tests.engine.models import Pair
 from tests.engine.runs import run, worst_error
 
 
+# Generated only: every example is a whole run, and shrinking a failing one would take many minutes.
 @pytest.mark.parametrize("kind", ["llama", "hybrid"])
 @budget(
     max_examples=40,
