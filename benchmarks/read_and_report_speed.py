@@ -1,6 +1,6 @@
 """How fast files are read, and how fast a diagnosed page stands. Best of three; CPU seconds beside wall-clock ones.
 
-    python benchmarks/read_and_report_speed.py
+python benchmarks/read_and_report_speed.py
 """
 
 from __future__ import annotations

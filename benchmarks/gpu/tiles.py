@@ -15,9 +15,7 @@ from kvplan_kernels.target import target_of
 
 GROUP = QUERY_HEADS // KV_HEADS
 DECODE = [Tile(16, n, GROUP, warps, depth) for n in (32, 64, 128) for warps in (4, 8) for depth in (1, 2, 3)]
-PREFILL = [Tile(128, n, GROUP, 8, depth) for n in (32, 64, 128) for depth in (1, 2)] + [
-    Tile(64, 64, GROUP, 4, 2)
-]
+PREFILL = [Tile(128, n, GROUP, 8, depth) for n in (32, 64, 128) for depth in (1, 2)] + [Tile(64, 64, GROUP, 4, 2)]
 TOO_LARGE = "out of resource"
 
 

@@ -62,9 +62,10 @@ def can_admit(core: Core, request: int, known: int, hits: int, anything_schedule
         return True
     if core.requests[request].swapped > 0:
         known = min(known, c.max_model_len)
-        return swapped_blocks(core, request, known, np.int64(1)) + (
-            c.watermark_blocks if anything_scheduled else 0
-        ) <= s.free_blocks
+        return (
+            swapped_blocks(core, request, known, np.int64(1)) + (c.watermark_blocks if anything_scheduled else 0)
+            <= s.free_blocks
+        )
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)
     need = paged.new_blocks(core, request, min(known, c.max_model_len), hits, FOR_ADMISSION)
     return need + watermark <= s.free_blocks

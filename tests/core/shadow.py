@@ -70,7 +70,9 @@ class Shadow:
         self.several = self.core.requests["sequences"] > 1
         # Of a request with several sequences: the nodes of each, as far as they are known.
         self.rows = {
-            int(r): [list(self.path[r][: int(workload.prompt_tokens[r])]) for _ in range(self.core.requests["sequences"][r])]
+            int(r): [
+                list(self.path[r][: int(workload.prompt_tokens[r])]) for _ in range(self.core.requests["sequences"][r])
+            ]
             for r in np.flatnonzero(self.several)
         }
         self.paged = self.chosen.paged
@@ -81,9 +83,7 @@ class Shadow:
         self.written: list[tuple[int, Nodes, Nodes]] = []  # of the last step: request, positions, slots
         self.extents: dict[tuple[int, int], tuple[int, int]] = {}
         self.forked: set[int] = set()
-        self.groups = [
-            g for g in range(len(self.core.groups)) if self.core.groups["kind"][g] != state.STATE_SPACE
-        ]
+        self.groups = [g for g in range(len(self.core.groups)) if self.core.groups["kind"][g] != state.STATE_SPACE]
 
     # What a row holds and where.
 
