@@ -86,6 +86,7 @@ def forget(core: Core) -> NDArray[Any]:
     known = int(s["num_requests"])
     rows = core.requests[:known]
     done = np.isin(rows["status"], (FINISHED, REFUSED, ABORTED)) & (rows["flying"] == 0)
+    done &= rows["row"] < 0  # a member of a static batch that is done stays until all are
     done[int(s["next_arrival"]) :] = False
     taken = rows[done].copy()
     if not len(taken):

@@ -1,8 +1,8 @@
 """Paged attention in plain torch, on any device: the reference, and what a CPU runs.
 
 K and V are gathered through the block table into dense tensors, then attended with torch's own kernels. Decode rows
-of like context are one padded batch; each prefill chunk is a batch of its own. Only slots that a row owns are read: a
-padded place repeats the row's last token and is masked.
+of like context are one padded batch; each prefill chunk is a batch of its own. Only slots that a row owns are read:
+a padded place repeats the row's last token and is masked.
 """
 
 from __future__ import annotations

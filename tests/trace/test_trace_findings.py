@@ -115,7 +115,7 @@ def test_output_content_without_content_is_refused_in_python_too():
 # -- the fuzzer's own seeds -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "data"), samples(), ids=[name for name, _ in samples()])
+@pytest.mark.parametrize(("name", "data"), list(samples()), ids=[name for name, _ in samples()])
 def test_the_seeds_are_what_they_are_called(written, name, data):
     """A seed that its reader refuses would lead the fuzzer nowhere."""
     path = written(data)
