@@ -78,7 +78,9 @@ class Engine:
         self.settings = settings
         self.backend: Backend = backend_for(options.attention, device, shape.head_dim, cuda_graphs=options.cuda_graphs)
         if weights is None:
-            require_memory(device, shape.parameters * DTYPES[shape.dtype].itemsize, f"a {shape.dtype} model")
+            # Both at once: drawing the weights of a model whose pool does not fit would take minutes for nothing.
+            needed = shape.parameters * DTYPES[shape.dtype].itemsize + pool.num_blocks * pool.block_bytes
+            require_memory(device, needed, f"a {shape.dtype} model with its KV pool")
         if weights is None and options.weights is not None:
             weights = load_weights(shape, options.weights, device)
         elif weights is None:
