@@ -24,6 +24,8 @@ COMMANDS = {
     "engine": Target("kvplan.commands.engine:engine", "Run a trace on a real paged-attention engine"),
     "report": Target("kvplan.commands.report:report", "Make the capacity report: a page, Markdown, CSV or a picture"),
     "diagnose": Target("kvplan.commands.diagnose:diagnose", "Say what holds a deployment back, and what would help"),
+    "plan": Target("kvplan.commands.plan:plan", "Find the least hardware that carries a traffic within its SLO"),
+    "sweep": Target("kvplan.commands.sweep:sweep", "Simulate every combination of some settings"),
     "memory": Target("kvplan.commands.memory:memory", "Say how many blocks a server will have, term by term"),
     "reconcile": Target("kvplan.commands.reconcile:reconcile_log", "Explain the memory figures a server logged"),
     "models": Target("kvplan.commands.catalog:models", "List the models of the catalogue"),

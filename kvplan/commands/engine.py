@@ -37,7 +37,10 @@ def engine(
     weights: Annotated[
         Path | None,
         typer.Option(
-            "--weights", metavar="DIR", help="Safetensors of the model; drawn from the seed otherwise.", show_default=False
+            "--weights",
+            metavar="DIR",
+            help="Safetensors of the model; drawn from the seed otherwise.",
+            show_default=False,
         ),
     ] = None,
     time_scale: Annotated[

@@ -39,7 +39,10 @@ def fold(chain: np.uint64, source: int, start: int, count: int) -> np.uint64:
 
 @inner
 def uniform(seed: int, request: int, draw: int) -> float:
-    """A number in [0, 1) that depends on its arguments alone, so that skipping steps changes no draw."""
+    """A number in [0, 1) that depends on its arguments alone, so that skipping steps changes no draw.
+
+    `request` is the request's serial number, which stays its own where a place in the columns is used again.
+    """
     bits = mix(mix(np.uint64(seed) + _GOLDEN) ^ (np.uint64(request) * _MIX_1 + np.uint64(draw) * _MIX_2 + _GOLDEN))
     return np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
@@ -72,7 +75,7 @@ def extend_chain(core: Core, request: int, row: int, have: int, want: int) -> No
                 segment += 1
             if position >= prompt:
                 known = shares and core.output_source[request] >= 0
-                piece_source = core.output_source[request] if known else OWN_OUTPUT + request
+                piece_source = core.output_source[request] if known else OWN_OUTPUT + np.int64(r.serial)
                 piece_start = position - prompt
                 stop = end
             elif segment < last:
@@ -80,7 +83,7 @@ def extend_chain(core: Core, request: int, row: int, have: int, want: int) -> No
                 piece_start = core.segment_start[segment] + position - begins
                 stop = min(end, begins + core.segment_tokens[segment], prompt)
             else:
-                piece_source = OWN_PROMPT + request
+                piece_source = OWN_PROMPT + np.int64(r.serial)
                 piece_start = position
                 stop = min(end, prompt)
             if piece_source == source and piece_start == start + count:

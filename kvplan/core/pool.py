@@ -96,7 +96,7 @@ def evict(core: Core, block: int) -> None:
 
 
 @inner
-def take(core: Core, owner: int) -> int:
+def take(core: Core, request: int) -> int:
     """Takes the block at the head of the free queue, forgetting the prefix it held. The pool must not be empty."""
     s = core.scalars[0]
     block = core.blocks[len(core.blocks) - 1].next
@@ -108,7 +108,7 @@ def take(core: Core, owner: int) -> int:
         s.cached_free -= 1
         evict(core, block)
     entry.ref = 1
-    entry.owner = owner
+    entry.owner = core.requests[request].serial
     entry.fill = core.config[0].block_size
     return np.int64(block)
 

@@ -75,7 +75,7 @@ class Record(Handle):
     peak: NDArray[Any]  # MOMENT[1]: when most was held
     now: NDArray[Any]  # MOMENT[1]
     timeline: NDArray[Any]  # BUCKET[BUCKETS]
-    map_owner: NDArray[np.int32]  # [BUCKETS, ADDRESSES]: request at an address at the bucket's beginning
+    map_owner: NDArray[np.int32]  # [BUCKETS, ADDRESSES]: serial of the request at an address at the bucket's beginning
     gap_counts: NDArray[np.int64]  # [GAP_BINS_PER_OCTAVE * GAP_OCTAVES]
 
 
@@ -220,7 +220,7 @@ def snapshot(core: Core, record: Record, place: int) -> None:
                 first = e.start * addresses // c.total_slots
                 last = (e.start + e.size - 1) * addresses // c.total_slots
                 for a in range(first, last + 1):
-                    record.map_owner[place, a] = core.slot_request[e.owner]
+                    record.map_owner[place, a] = core.requests[core.slot_request[e.owner]].serial
             node = np.int64(e.next)
         record.timeline[place].largest_free = longest
         return

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.core import replay as compiled_replay
 from kvplan.core import scheduler, state
+from kvplan.core.intake import COUNTERS, Room, append, forget
 from kvplan.core.recorder import Record, new_record, record_step, record_tokens
 from kvplan.core.settings import KINDS, Settings, admission_cap, config_record
 from kvplan.core.step_time import STEP_LOAD, TimingTables
@@ -46,6 +48,29 @@ class Workload:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def take(self, chosen: NDArray[np.int64]) -> Workload:
+        """The requests at the given places, ascending, with their content."""
+        columns: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else np.ascontiguousarray(column[chosen])
+            for name in ("arrival_s", "prompt_tokens", "output_tokens", "priority", "sequences", "beams")
+        }
+        if len(self.segment_ptr) <= 1:
+            return Workload(**columns)
+        counts = np.diff(self.segment_ptr)[chosen]
+        pointer = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        pieces = np.repeat(self.segment_ptr[chosen] - pointer[:-1], counts) + np.arange(pointer[-1])
+        return Workload(
+            **columns,
+            segment_ptr=pointer,
+            segment_source=self.segment_source[pieces],
+            segment_start=self.segment_start[pieces],
+            segment_tokens=self.segment_tokens[pieces],
+            output_source=self.output_source[chosen],
+        )
+
+
+NO_REQUESTS = Workload(np.zeros(0), _none(), _none())
+
 
 def new_requests(workload: Workload) -> NDArray[np.void]:
     requests = np.zeros(max(1, len(workload)), state.REQUEST)
@@ -60,6 +85,7 @@ def new_requests(workload: Workload) -> NDArray[np.void]:
         requests["sequences"][:count] = workload.sequences
     if workload.beams is not None:
         requests["beams"][:count] = workload.beams
+    requests["serial"] = np.arange(len(requests))
     requests["row"] = -1
     requests["host_head"] = -1
     requests["cached"] = -1
@@ -111,19 +137,30 @@ def _extents(settings: Settings, rows: int) -> tuple[NDArray[np.void], NDArray[n
     return extents, stack
 
 
-def new_core(settings: Settings, workload: Workload) -> state.Core:
-    """The state before the first step. Its size is linear in the pool, the requests and max_num_seqs."""
+def new_core(settings: Settings, workload: Workload, room: Room | None = None) -> state.Core:
+    """The state before the first step. Its size is linear in the pool, the requests and max_num_seqs.
+
+    `room`: what it must hold beside the workload, where more will be appended.
+    """
     requests = new_requests(workload)
     count = len(workload)
     sequences = requests["sequences"][:count]
-    stride = int(sequences.max(initial=1))
+    stride = int(sequences.max(initial=1 if room is None else room.sequences))
     slots = min(settings.max_num_seqs, max(1, count))
+    if room is not None:
+        slots = settings.max_num_seqs
+        known, requests = requests, np.zeros(max(len(requests), room.requests), state.REQUEST)
+        requests["row"] = -1
+        requests[: len(known)] = known
     rows = slots * stride
     final = np.minimum(
         workload.prompt_tokens + workload.output_tokens + settings.num_speculative_tokens + 1,
         settings.max_model_len + settings.num_speculative_tokens + 1,
     )
     longest = int(final.max(initial=1))
+    if room is not None:
+        beyond = settings.num_speculative_tokens + 1
+        longest = max(longest, min(room.longest + beyond, settings.max_model_len + beyond - 1))
     columns = -(-longest // settings.block_size) + 1 if settings.paged else 1
     groups = np.zeros(len(settings.groups), state.GROUP)
     for index, group in enumerate(settings.groups):
@@ -186,16 +223,22 @@ def new_core(settings: Settings, workload: Workload) -> state.Core:
 class Replica:
     """Drives one core.
 
+    Args:
+        workload: its requests, or the first of them.
+        room: what it must hold in all, where more requests are to be `offer`ed.
+
     Raises:
         InputError: from `Settings`, when the settings cannot work together.
     """
 
-    def __init__(self, settings: Settings, workload: Workload) -> None:
+    def __init__(self, settings: Settings, workload: Workload, room: Room | None = None) -> None:
         self.settings = settings
-        self.core = new_core(settings, workload)
+        self.core = new_core(settings, workload, room)
+        self._room = room
         origin = float(workload.arrival_s[0]) if len(workload) else 0.0
         self.record: Record = new_record(origin)
         self._load = np.zeros(1, STEP_LOAD)
+        self._offered = len(workload)
 
     def run(
         self,
@@ -216,6 +259,59 @@ class Replica:
                 progress(int(s["finished"][0] + s["refused"][0]), int(s["num_requests"][0]))
             if reason != compiled_replay.AGAIN:
                 return bool(reason == compiled_replay.DONE)
+
+    def offer(self, workload: Workload, serials: NDArray[np.int64] | None = None) -> None:
+        """Adds requests to those that it knows; none may arrive before one that it knows already.
+
+        `serials` [R] names them in the whole run (by default: counted from the first one on this replica). Requests
+        with equal serials have equal prompts.
+
+        Raises:
+            ValueError: one is longer, or has more sequences, than the replica's `Room`.
+        """
+        rows = new_requests(workload)[: len(workload)]
+        rows["serial"] = self._offered + np.arange(len(rows)) if serials is None else serials
+        self.offer_rows(rows, workload)
+
+    def offer_rows(self, rows: NDArray[Any], content: Workload) -> None:
+        """`offer`, of rows made by `new_requests`: for one request at a time. Of `content` only the segments count."""
+        if self._room is None or not self._fits(rows):
+            raise ValueError("the replica has no room for such a request")
+        known = int(self.core.scalars["num_requests"][0])
+        if known == 0 and len(rows) and self.record.totals["steps"][0] == 0:
+            self.record.totals["origin_s"] = rows["arrival_s"][0]
+        self._offered += len(rows)
+        self.core = append(self.core, rows, content)
+
+    def _fits(self, rows: NDArray[Any]) -> bool:
+        assert self._room is not None
+        final = rows["prompt"].astype(np.int64) + rows["output"]
+        longest = min(int(final.max(initial=1)), self.settings.max_model_len)
+        return longest <= self._room.longest and int(rows["sequences"].max(initial=1)) <= self._room.sequences
+
+    def forget(self) -> NDArray[np.void]:
+        """Takes out the requests that are done: their rows (REQUEST[d]). The others change their index."""
+        return forget(self.core)
+
+    def abort(self, serial: int) -> bool:
+        """Takes out a request whose client has gone; see `scheduler.abort`. False where it cannot, or is not here."""
+        known = self.core.requests["serial"][: int(self.core.scalars["num_requests"][0])]
+        for request in np.flatnonzero(known == serial)[::-1]:  # the last: a retry may have come back
+            return bool(scheduler.abort(self.core, int(request)))
+        return False
+
+    def crash(self) -> NDArray[np.void]:
+        """Loses the pool and every request: their rows as they were. Call `forget` first to keep those that are done.
+
+        Clock, counters and record go on.
+        """
+        known = int(self.core.scalars["num_requests"][0])
+        lost = self.core.requests[:known].copy()
+        kept = {name: self.core.scalars[name][0] for name in COUNTERS}
+        self.core = new_core(self.settings, NO_REQUESTS, self._room)
+        for name, value in kept.items():
+            self.core.scalars[name] = value
+        return lost
 
     def plan(self, now: float) -> int:
         """Decides a step at time `now`; see `core.planned`. Returns the number of requests in it."""

@@ -20,10 +20,12 @@ from kvplan.core import cache, paged, queue, swap
 from kvplan.core.content import uniform
 from kvplan.core.jit import compiled, inner
 from kvplan.core.state import (
+    ABORTED,
     CONTIGUOUS,
     FINISHED,
     HEAD,
     PAGED,
+    PENDING,
     PRIORITY,
     REFUSED,
     RUNNING,
@@ -34,6 +36,7 @@ from kvplan.core.state import (
     TOO_LONG,
     TOO_MANY_SEQUENCES,
     TOO_MANY_TOKENS,
+    WAITING,
     Core,
 )
 
@@ -47,6 +50,8 @@ def arrive(core: Core, now: float) -> None:
         request = s.next_arrival
         r = core.requests[request]
         s.next_arrival += 1
+        if r.status == ABORTED:
+            continue
         if np.int64(r.prompt) + np.int64(r.output) > c.max_model_len:
             r.reason = TOO_LONG
         elif r.sequences > c.max_num_seqs:
@@ -131,6 +136,7 @@ def preempt(core: Core, request: int) -> None:
         paged.settle(core, request)
     else:
         r.computed = 0
+        r.external = 0
         cache.release(core, request)
     paged.cancel_copies(core, request)
     queue.push(core, request, HEAD)
@@ -237,6 +243,8 @@ def plan_running(core: Core, budget: int) -> int:
             budget += given_back
             if given_back > 0:
                 place -= 1
+                if c.prefix_caching == 1:
+                    paged.forget_uncomputed(core, other)
             preempt(core, other)
             if other == request:
                 survived = False
@@ -265,7 +273,8 @@ def plan_waiting(core: Core, budget: int) -> None:
         hits = np.int64(0)
         if c.prefix_caching == 1 and r.swapped == 0:
             hits = paged.find_hits(core, request)
-        computed = hits * c.block_size if r.swapped == 0 else np.int64(r.computed)
+        hit_tokens = hits * c.block_size
+        computed = max(hit_tokens, np.int64(r.external)) if r.swapped == 0 else np.int64(r.computed)
         sequences = paged.tables_of(core, request) if r.swapped > 0 else np.int64(1)
         tokens = capped(core, wanted_tokens(core, request, computed))
         if c.chunked_prefill == 0 and tokens * sequences > budget:
@@ -288,9 +297,9 @@ def plan_waiting(core: Core, budget: int) -> None:
         queue.pop(core)
         if c.prefix_caching == 1 and r.preemptions == 0:
             s.query_tokens += known
-            s.hit_tokens += computed
+            s.hit_tokens += hit_tokens
         if r.cached < 0:
-            r.cached = computed
+            r.cached = hit_tokens
             r.first_scheduled_s = s.now
         r.status = RUNNING
         r.computed = computed
@@ -354,7 +363,7 @@ def accepted_drafts(core: Core, request: int, drafts: int) -> int:
     c = core.config[0]
     r = core.requests[request]
     taken = np.int64(0)
-    while taken < drafts and uniform(c.seed, request, np.int64(r.generated) + taken) < c.acceptance_rate:
+    while taken < drafts and uniform(c.seed, r.serial, np.int64(r.generated) + taken) < c.acceptance_rate:
         taken += 1
     return taken
 
@@ -372,7 +381,7 @@ def choose_beams(core: Core, request: int) -> None:
     base = np.int64(r.generated) * 2 * r.sequences
     survivors = np.int64(0)
     for i in range(r.sequences):
-        if i == 0 or uniform(c.seed, request, base + i) < c.beam_survival:
+        if i == 0 or uniform(c.seed, r.serial, base + i) < c.beam_survival:
             core.buckets[survivors] = i
             survivors += 1
     place = np.int64(0)
@@ -380,7 +389,7 @@ def choose_beams(core: Core, request: int) -> None:
         if place < survivors and core.buckets[place] == i:
             place += 1
             continue
-        parent = core.buckets[np.int64(uniform(c.seed, request, base + r.sequences + i) * survivors)]
+        parent = core.buckets[np.int64(uniform(c.seed, r.serial, base + r.sequences + i) * survivors)]
         paged.adopt(core, request, i, parent)
 
 
@@ -401,6 +410,35 @@ def finish(core: Core, request: int, now: float) -> None:
         s.num_waiting -= 1  # preempted with its last token under way: a dead entry of the queue
     elif c.batching != STATIC:
         leave(core, request)
+
+
+@compiled
+def abort(core: Core, request: int) -> bool:
+    """Takes out a request whose client has gone, between two steps, and gives its memory back.
+
+    Returns False and changes nothing where that is not possible now: it has left already, a step of it is in flight
+    (async scheduling), its blocks are on the host, or it is a member of a static batch.
+    """
+    s = core.scalars[0]
+    r = core.requests[request]
+    if r.status == RUNNING:
+        if r.flying > 0 or core.config[0].batching == STATIC:
+            return False
+        for place in range(s.num_running):
+            if core.running[place] == request:
+                take_off(core, np.int64(place))
+                break
+        leave(core, request)
+    elif r.status == WAITING and r.swapped == 0:
+        s.num_waiting -= 1  # its entry of the queue is dead
+    elif r.status != PENDING:
+        return False
+    if r.status != PENDING:
+        s.unfinished -= 1
+    r.status = ABORTED
+    s.head_blocked = 0
+    s.layout_dirty = 1
+    return True
 
 
 @inner

@@ -24,7 +24,7 @@ HEAD, TAIL = (np.int64(i) for i in range(2))
 # What blocks are counted for.
 FOR_STEP, FOR_ADMISSION = (np.int64(i) for i in range(2))
 # What a request is doing.
-PENDING, WAITING, RUNNING, FINISHED, REFUSED = (np.int64(i) for i in range(5))
+PENDING, WAITING, RUNNING, FINISHED, REFUSED, ABORTED = (np.int64(i) for i in range(6))
 
 # Why a request was refused (0: it was not).
 REFUSALS = (
@@ -113,6 +113,8 @@ REQUEST = np.dtype(
         ("held_slots", "i8"),
         ("preemptions", "i4"),
         ("swaps", "i4"),
+        ("serial", "i4"),  # its number in the whole run, whichever replica serves it: names its own tokens
+        ("external", "i4"),  # leading tokens whose K and V another replica computed and sends
         ("cached", "i4"),  # prompt tokens that the prefix cache gave at the first admission, -1 before it
         ("first_scheduled_s", "f8"),
         ("first_token_s", "f8"),
@@ -126,7 +128,7 @@ BLOCK = np.dtype(
     [
         ("next", "i4"),  # free queue
         ("prev", "i4"),
-        ("owner", "i4"),  # the request that took it last
+        ("owner", "i4"),  # serial of the request that took it last
         ("ref", "u2"),
         ("fill", "u2"),  # tokens in it while it is shared and not full, else block_size
         ("hash", "u8"),  # 0: not in the prefix cache

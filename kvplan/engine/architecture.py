@@ -12,7 +12,6 @@ from kvplan.catalog import ModelConfig
 from kvplan.catalog.lookup import find, load_table
 from kvplan.errors import InputError
 
-
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _DEFAULT_THETA = 10_000.0  # transformers' own default
 _DEFAULT_EPS = 1e-6
@@ -59,6 +58,14 @@ class Architecture:
     def group_size(self) -> int:
         """Query heads of one KV head."""
         return self.num_attention_heads // self.num_key_value_heads
+
+    @property
+    def parameters(self) -> int:
+        """Weights of its matrices; norms and biases, a hundred thousandth of them, are left out."""
+        heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads
+        layer = self.hidden_size * (heads * self.head_dim + 3 * self.intermediate_size)
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_hidden_layers * layer + embeddings
 
 
 def config_of(reference: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -22,9 +22,7 @@ class Backend(Protocol):
 
     name: str
 
-    def forward(
-        self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]
-    ) -> torch.Tensor:
+    def forward(self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]) -> torch.Tensor:
         """Logits [samples, vocab] of the batch's ``sampled`` tokens. It may not have waited for the device."""
         ...
 
@@ -34,20 +32,20 @@ class TorchBackend:
 
     name = "torch"
 
-    def forward(
-        self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]
-    ) -> torch.Tensor:
+    def forward(self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]) -> torch.Tensor:
         return decoder.forward(*on_device(batch, token_ids, pool.device), TorchAttention(pool, batch))
 
 
-def backend_for(name: str, device: torch.device, *, cuda_graphs: bool = False) -> Backend:
+def backend_for(name: str, device: torch.device, head_dim: int, *, cuda_graphs: bool = False) -> Backend:
     """The backend of that name; ``auto``: triton on a GPU, torch elsewhere.
 
     Raises:
-        InputError: no such backend, or not on this device.
+        InputError: no such backend, or not on this device, or not for heads of this size.
     """
     if name not in BACKENDS:
-        raise InputError("unknown attention backend", field="--attention", value=name, hint="one of " + ", ".join(BACKENDS))
+        raise InputError(
+            "unknown attention backend", field="--attention", value=name, hint="one of " + ", ".join(BACKENDS)
+        )
     if name == "torch" or (name == "auto" and device.type != "cuda"):
         return TorchBackend()
     from kvplan.engine.attention_triton import TritonBackend, interpreted  # triton: not on every machine
@@ -58,5 +56,12 @@ def backend_for(name: str, device: torch.device, *, cuda_graphs: bool = False) -
             field="--attention",
             value=name,
             hint="--attention torch runs anywhere; TRITON_INTERPRET=1 runs the kernels on a CPU, very slowly",
+        )
+    if head_dim % 16 or head_dim > 256:
+        raise InputError(
+            "the kernels take heads of a multiple of 16 up to 256",
+            field="model.head_dim",
+            value=head_dim,
+            hint="--attention torch",
         )
     return TritonBackend(cuda_graphs=cuda_graphs and device.type == "cuda")

@@ -1,8 +1,8 @@
 """Paged attention in plain torch, on any device: the reference, and what a CPU runs.
 
 K and V are gathered through the block table into dense tensors, then attended with torch's own kernels. Decode rows
-are one padded batch; each prefill chunk is a batch of its own. Only slots that a row owns are read: a padded place
-repeats the row's last token and is masked.
+of like context are one padded batch; each prefill chunk is a batch of its own. Only slots that a row owns are read:
+a padded place repeats the row's last token and is masked.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from kvplan.engine.batch import Longs, StepBatch
 from kvplan.engine.pool import KvPool
+
+SHORT = 64
+"""Contexts up to this many tokens are not worth telling apart."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,14 @@ def _stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _parts(batch: StepBatch, group: int, window: int, device: torch.device) -> list[_Part]:
     decode = np.flatnonzero(batch.tokens == 1)
-    parts = [_part(batch, group, window, decode, device)] if len(decode) else []
-    return parts + [
-        _part(batch, group, window, np.array([row]), device) for row in np.flatnonzero(batch.tokens > 1)
-    ]
+    rows = [*_alike(decode, batch.context[decode]), *(np.array([row]) for row in np.flatnonzero(batch.tokens > 1))]
+    return [_part(batch, group, window, chosen, device) for chosen in rows]
+
+
+def _alike(rows: Longs, context: Longs) -> list[Longs]:
+    """The rows in classes of contexts within a factor of two, so that padding at most doubles what is gathered."""
+    classes = np.ceil(np.log2(np.maximum(context, SHORT)))
+    return [rows[classes == one] for one in np.unique(classes)]
 
 
 def _part(batch: StepBatch, group: int, window: int, rows: Longs, device: torch.device) -> _Part:
@@ -103,6 +110,8 @@ def _attend(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.T
     """
     b, kv_heads, _, head_dim = k.shape
     t, group = mask.shape[2], query.shape[1] // kv_heads
-    stacked = query.view(b, t, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, group * t, head_dim)
+    stacked = (
+        query.view(b, t, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).reshape(b, kv_heads, group * t, head_dim)
+    )
     out = F.scaled_dot_product_attention(stacked, k, v, attn_mask=mask.repeat(1, 1, group, 1))
     return out.view(b, kv_heads, group, t, head_dim).permute(0, 3, 1, 2, 4).reshape(b * t, kv_heads * group, head_dim)

@@ -11,7 +11,6 @@ import math
 import numpy as np
 import torch
 import triton
-from kvplan_kernels import paged_attention, plan_batch, write_kv
 from numpy.typing import NDArray
 
 from kvplan.core.state import CONTIGUOUS, Core
@@ -19,6 +18,7 @@ from kvplan.engine.batch import Longs, StepBatch, on_device
 from kvplan.engine.decode_graphs import DecodeGraphs
 from kvplan.engine.decoder import Decoder
 from kvplan.engine.pool import KvPool
+from kvplan_kernels import paged_attention, plan_batch, write_kv
 
 WIDEST_BLOCK = 256
 
@@ -95,9 +95,7 @@ class TritonBackend:
     def __init__(self, *, cuda_graphs: bool = False) -> None:
         self._graphs = DecodeGraphs() if cuda_graphs else None
 
-    def forward(
-        self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]
-    ) -> torch.Tensor:
+    def forward(self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]) -> torch.Tensor:
         if self._graphs is not None and self._graphs.takes(batch):
             return self._graphs.forward(decoder, pool, batch, token_ids)
         attention = TritonAttention(

@@ -32,7 +32,8 @@ class StepBatch:
         starts: [S + 1], where each row's tokens begin.
         positions: [T].
         slots: [G, T], block · block_size + offset.
-        sampled: places in T whose logits are wanted, rows in order; the last ``drafts + 1`` tokens of each row that samples.
+        sampled: places in T whose logits are wanted, rows in order: the last ``drafts + 1`` tokens of each row that
+            samples.
     """
 
     core: Core

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from kvplan_kernels import paged_decode_attention, write_kv
 from numpy.typing import NDArray
 
 from kvplan.core.state import CONTIGUOUS
 from kvplan.engine.batch import StepBatch
 from kvplan.engine.decoder import Decoder
 from kvplan.engine.pool import KvPool
+from kvplan_kernels import paged_decode_attention, write_kv
 
 LADDER = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Batch sizes that are recorded when first met: vLLM's."""
@@ -44,14 +44,13 @@ class DecodeInputs:
 
     @staticmethod
     def empty(size: int, groups: int, columns: int, device: torch.device) -> DecodeInputs:
-        long = {"dtype": torch.int64, "device": device}
-        int32 = {"dtype": torch.int32, "device": device}
+        long, int32 = torch.int64, torch.int32
         return DecodeInputs(
-            torch.zeros(size, **long),
-            torch.zeros(size, **long),
-            torch.full((groups, size), -1, **long),
-            torch.ones(size, **int32),
-            torch.zeros((groups, size, columns), **int32),
+            torch.zeros(size, dtype=long, device=device),
+            torch.zeros(size, dtype=long, device=device),
+            torch.full((groups, size), -1, dtype=long, device=device),
+            torch.ones(size, dtype=int32, device=device),
+            torch.zeros((groups, size, columns), dtype=int32, device=device),
         )
 
     def fill(self, batch: StepBatch, token_ids: NDArray[np.int64]) -> None:
@@ -68,7 +67,7 @@ class DecodeInputs:
         self.tables[:, :rows, :columns] = torch.from_numpy(batch.core.tables[:, batch.row, :columns])
 
 
-class _DecodeAttention:
+class DecodeAttention:
     """Attention that reads `DecodeInputs`; see `decoder.Attention`."""
 
     def __init__(self, pool: KvPool, inputs: DecodeInputs) -> None:
@@ -83,7 +82,13 @@ class _DecodeAttention:
         scales = {"k_scale": self._scale, "v_scale": self._scale}
         write_kv(key, value, keys, values, self._inputs.slots[place.group], **scales)
         return paged_decode_attention(
-            query, keys, values, self._inputs.tables[place.group], self._inputs.context_lens, window=place.window, **scales
+            query,
+            keys,
+            values,
+            self._inputs.tables[place.group],
+            self._inputs.context_lens,
+            window=place.window,
+            **scales,
         )
 
 
@@ -106,9 +111,7 @@ class DecodeGraphs:
         paged = int(batch.core.config["layout"][0]) != CONTIGUOUS
         return paged and len(batch.positions) == len(batch.sampled) == rows and padded_size(rows) > 0
 
-    def forward(
-        self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]
-    ) -> torch.Tensor:
+    def forward(self, decoder: Decoder, pool: KvPool, batch: StepBatch, token_ids: NDArray[np.int64]) -> torch.Tensor:
         size = padded_size(len(batch.row))
         if size not in self._graphs:
             self._graphs[size] = _record(decoder, pool, batch, size)
@@ -122,7 +125,7 @@ def _record(decoder: Decoder, pool: KvPool, batch: StepBatch, size: int) -> _Gra
     """Runs a padded step twice beside the main stream, so that every kernel is compiled, then records it."""
     tables = batch.core.tables
     inputs = DecodeInputs.empty(size, tables.shape[0], tables.shape[2], pool.device)
-    attention = _DecodeAttention(pool, inputs)
+    attention = DecodeAttention(pool, inputs)
     everything = torch.arange(size, device=pool.device)
     stream = torch.cuda.Stream(pool.device)
     stream.wait_stream(torch.cuda.current_stream(pool.device))

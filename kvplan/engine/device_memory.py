@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 
+from kvplan.errors import InfeasibleError
+
+GIB = 1 << 30
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -53,6 +57,20 @@ def device_memory(device: torch.device) -> DeviceMemory:
     return DeviceMemory(
         "process", status.get("VmRSS", peak), peak, 0, machine.get("MemTotal", 0), machine.get("MemAvailable", 0)
     )
+
+
+def require_memory(device: torch.device, needed_bytes: int, what: str) -> None:
+    """Asked before a large allocation: a system that promises more than it has would end the process later.
+
+    Raises:
+        InfeasibleError: the device has not so much left.
+    """
+    free = device_memory(device).free_bytes
+    if 0 < free < needed_bytes:
+        raise InfeasibleError(
+            f"{what} of {needed_bytes / GIB:.2f} GiB does not fit into the {free / GIB:.2f} GiB that {device} has left",
+            hint="a smaller model, or fewer blocks: --num-gpu-blocks-override",
+        )
 
 
 def _kib(path: str) -> dict[str, int]:

@@ -15,13 +15,13 @@ from kvplan.core.settings import Settings
 from kvplan.engine.architecture import Architecture
 from kvplan.engine.attention import Backend, backend_for
 from kvplan.engine.decoder import Decoder
-from kvplan.engine.device_memory import DeviceMemory, device_memory
+from kvplan.engine.device_memory import DeviceMemory, device_memory, require_memory
 from kvplan.engine.executor import TorchExecutor
 from kvplan.engine.histories import Histories
 from kvplan.engine.loop import StepLog, run_steps
 from kvplan.engine.pool import KvPool, PoolShape
 from kvplan.engine.tokens import TokenIds
-from kvplan.engine.weights import Weights, load_weights, random_weights
+from kvplan.engine.weights import DTYPES, Weights, load_weights, random_weights
 from kvplan.errors import InputError
 
 
@@ -50,7 +50,9 @@ class EngineOptions:
             device = torch.device("meta")
         if device.type not in ("cpu", "cuda"):
             raise InputError("unknown device", field="--device", value=self.device, hint="cpu, cuda or cuda:N")
-        if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        if device.type == "cuda" and (
+            not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
+        ):
             raise InputError("torch sees no such GPU", field="--device", value=self.device, hint="--device cpu")
         return device
 
@@ -64,12 +66,21 @@ class Engine:
     """
 
     def __init__(
-        self, shape: Architecture, settings: Settings, pool: PoolShape, options: EngineOptions, weights: Weights | None = None
+        self,
+        shape: Architecture,
+        settings: Settings,
+        pool: PoolShape,
+        options: EngineOptions,
+        weights: Weights | None = None,
     ) -> None:
         _require_executable(settings)
         device = options.torch_device()
         self.settings = settings
-        self.backend: Backend = backend_for(options.attention, device, cuda_graphs=options.cuda_graphs)
+        self.backend: Backend = backend_for(options.attention, device, shape.head_dim, cuda_graphs=options.cuda_graphs)
+        if weights is None:
+            # Both at once: drawing the weights of a model whose pool does not fit would take minutes for nothing.
+            needed = shape.parameters * DTYPES[shape.dtype].itemsize + pool.num_blocks * pool.block_bytes
+            require_memory(device, needed, f"a {shape.dtype} model with its KV pool")
         if weights is None and options.weights is not None:
             weights = load_weights(shape, options.weights, device)
         elif weights is None:
@@ -106,8 +117,6 @@ class Engine:
         progress: Callable[[int, int], None] | None = None,
     ) -> EngineRun:
         """Executes a workload to its end."""
-        if self.settings.async_scheduling and workload.sequences is not None and (workload.sequences > 1).any():
-            raise InputError("async scheduling excludes several sequences a request", field="scheduler.async_scheduling")
         replica = Replica(self.settings, workload)
         executor = self.executor(workload)
         seconds = run_steps(replica, executor, names=names, log=log, progress=progress)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kvplan.core.settings import Settings
 from kvplan.engine.architecture import Architecture
+from kvplan.engine.device_memory import GIB, require_memory
 from kvplan.errors import InfeasibleError
 
 CACHE_DTYPES = {
@@ -112,14 +113,13 @@ class KvPool:
     def _allocate(self, blocks: int, device: torch.device, *, pinned: bool) -> torch.Tensor:
         s = self.shape
         size = (s.planes, 2, blocks, s.block_size, s.num_kv_heads, s.head_dim)
+        require_memory(device, blocks * s.block_bytes, "a KV pool")
         try:
             tensor = torch.empty(size, dtype=s.dtype, device=device, pin_memory=pinned)
         except RuntimeError as error:  # what torch raises for want of memory, on either side
             raise InfeasibleError(
-                f"{blocks * s.block_bytes / 2**30:.2f} GiB of KV cache do not fit into the memory of {device}",
-                field="cache.num_gpu_blocks_override",
-                value=blocks,
-                hint=f"give fewer blocks: --num-gpu-blocks-override ({str(error).splitlines()[0]})",
+                f"a KV pool of {blocks * s.block_bytes / GIB:.2f} GiB does not fit into the memory of {device}",
+                hint=f"fewer blocks: --num-gpu-blocks-override ({str(error).splitlines()[0]})",
             ) from error
         # Written, not only mapped: the pool must be resident before anything is timed, and NaN nowhere.
         tensor.view(torch.uint8).zero_()

@@ -96,7 +96,10 @@ def deploy(run: Scenario) -> tuple[Deployment, Architecture, PoolShape]:
     stored = deployment.model.dtype if form.startswith("auto") else "fp8" if form.startswith("fp8_e4m3") else form
     if stored not in CACHE_DTYPES:
         raise InputError(
-            "the engine has no such cache", field="cache.kv_cache_dtype", value=form, hint="one of " + ", ".join(CACHE_DTYPES)
+            "the engine has no such cache",
+            field="cache.kv_cache_dtype",
+            value=form,
+            hint="one of " + ", ".join(CACHE_DTYPES),
         )
     members = [[member.index for member in group.members] for group in plan.cache_groups]
     pool = pool_shape(shape, deployment.settings, members, CACHE_DTYPES[stored])

@@ -108,7 +108,9 @@ def _layer(shape: Architecture, get: Source, prefix: str) -> LayerWeights:
 
     qkv, qkv_bias = joined(attention, {"q_proj": query, "k_proj": kv, "v_proj": kv}, shape.attention_bias)
     gate_up, gate_up_bias = joined(mlp, {"gate_proj": width, "up_proj": width}, shape.mlp_bias)
-    norms = {name: get(f"{attention}{name}.weight", (shape.head_dim,)) for name in ("q_norm", "k_norm") if shape.qk_norm}
+    norms = {
+        name: get(f"{attention}{name}.weight", (shape.head_dim,)) for name in ("q_norm", "k_norm") if shape.qk_norm
+    }
     return LayerWeights(
         qkv=qkv,
         qkv_bias=qkv_bias,

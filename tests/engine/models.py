@@ -39,15 +39,15 @@ _LLAMA3_ROPE = {
 }
 WINDOW = 24
 _MADE = {
-    "llama": ("LlamaConfig", {"head_dim": 8, "rope_parameters": _LLAMA3_ROPE, "tie_word_embeddings": True}),
+    "llama": ("LlamaConfig", {"head_dim": 16, "rope_parameters": _LLAMA3_ROPE, "tie_word_embeddings": True}),
     "llama-biased": ("LlamaConfig", {"head_dim": 8, "attention_bias": True, "mlp_bias": True}),
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {"head_dim": 16}),
-    "mistral": ("MistralConfig", {"head_dim": 8, "sliding_window": WINDOW}),
+    "mistral": ("MistralConfig", {"head_dim": 16, "sliding_window": WINDOW}),
     "hybrid": (
         "Qwen3Config",
         {
-            "head_dim": 8,
+            "head_dim": 16,
             "use_sliding_window": True,
             "sliding_window": WINDOW,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],

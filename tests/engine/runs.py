@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.engine.models import Pair
 
 from kvplan.core.check import check
 from kvplan.core.replica import Replica, Workload
@@ -17,8 +16,10 @@ from kvplan.engine.engine import Engine, EngineOptions
 from kvplan.engine.executor import TorchExecutor
 from kvplan.engine.loop import run_steps
 from kvplan.engine.pool import pool_shape
+from tests.engine.models import Pair
 
 SECONDS = 0.01
+STEPS_BOUND = 1500
 
 
 @dataclass(eq=False)
@@ -30,6 +31,7 @@ class Watched:
     """(request, sequence, position, the tokens up to there, logits)."""
 
     def execute(self, core: Core) -> float:
+        assert int(core.scalars["step"][0]) < STEPS_BOUND, "the run does not end"
         self.inner.execute(core)
         for request, sequence, position, logits in self.inner.logits:
             tokens = self.inner._histories[request].tokens[sequence, : position + 1]
