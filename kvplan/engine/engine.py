@@ -78,7 +78,9 @@ class Engine:
         self.settings = settings
         self.backend: Backend = backend_for(options.attention, device, shape.head_dim, cuda_graphs=options.cuda_graphs)
         if weights is None:
-            require_memory(device, shape.parameters * DTYPES[shape.dtype].itemsize, f"a {shape.dtype} model")
+            # Both at once: drawing the weights of a model whose pool does not fit would take minutes for nothing.
+            needed = shape.parameters * DTYPES[shape.dtype].itemsize + pool.num_blocks * pool.block_bytes
+            require_memory(device, needed, f"a {shape.dtype} model with its KV pool")
         if weights is None and options.weights is not None:
             weights = load_weights(shape, options.weights, device)
         elif weights is None:
@@ -115,10 +117,6 @@ class Engine:
         progress: Callable[[int, int], None] | None = None,
     ) -> EngineRun:
         """Executes a workload to its end."""
-        if self.settings.async_scheduling and workload.sequences is not None and (workload.sequences > 1).any():
-            raise InputError(
-                "async scheduling excludes several sequences a request", field="scheduler.async_scheduling"
-            )
         replica = Replica(self.settings, workload)
         executor = self.executor(workload)
         seconds = run_steps(replica, executor, names=names, log=log, progress=progress)

@@ -57,12 +57,14 @@ class _Sampled:
     """What a step sampled and only its commit decides on: drafts and beams.
 
     Args:
+        step: the core's count of plans when it was planned.
         request: whose.
         proposed: [sequences, drafts].
         likely: [sequences, drafts + 1, k], the k most likely tokens after each place, best first.
         blocks: [sequences], the block of group 0 that each sequence wrote into last.
     """
 
+    step: int
     request: int
     proposed: NDArray[np.int64]
     likely: NDArray[np.int64]
@@ -109,9 +111,12 @@ class TorchExecutor:
         return seconds
 
     def committed(self, core: Core) -> None:
-        for sampled in self._open:
+        # With async scheduling a commit takes in the step before the one that was just executed.
+        step = int(core.scalars["step"][0]) - int(core.config["async_scheduling"][0])
+        due = [sampled for sampled in self._open if sampled.step <= step]
+        self._open = [sampled for sampled in self._open if sampled.step > step]
+        for sampled in due:
             self._resolve(core, sampled)
-        self._open.clear()
         for request in core.finished[: int(core.scalars["num_finished"][0])].tolist():
             self._histories.end(request)
             self._moves.forget(request)
@@ -172,7 +177,9 @@ class TorchExecutor:
                 column = (int(e["computed"]) + int(e["tokens"]) - 1) // int(core.config["block_size"][0])
                 held = core.tables[0, e["row"] : e["row"] + rows, min(column, core.tables.shape[2] - 1)]
                 drafted = np.tile(proposed.get(entry, np.zeros(0, np.int64)), (rows, 1))
-                self._open.append(_Sampled(request, drafted, own, held.astype(np.int64), column))
+                self._open.append(
+                    _Sampled(int(core.scalars["step"][0]), request, drafted, own, held.astype(np.int64), column)
+                )
             elif rows < sequences:  # the prompt is done: the sequences part here
                 self._histories[request].append(own[0, 0, :sequences, None])
             else:
@@ -184,10 +191,10 @@ class TorchExecutor:
         r = core.requests[sampled.request]
         drafts = int(r["generated"]) - history.generated - 1
         new = np.concatenate((sampled.proposed[:, :drafts], sampled.likely[:, drafts, :1]), axis=1)
-        if not r["beams"] or r["status"] == FINISHED or not self._moves.paged:
+        row = int(r["row"])
+        if not r["beams"] or r["status"] == FINISHED or row < 0 or not self._moves.paged:  # no beam gave way
             history.append(new)
             return
-        row = int(r["row"])
         held = core.tables[0, row : row + len(sampled.blocks), sampled.column]
         parents = np.array([int(np.flatnonzero(sampled.blocks == block)[0]) for block in held])
         rank = np.array([0 if p == i else 1 + int((parents[:i] == p).sum() - (p < i)) for i, p in enumerate(parents)])

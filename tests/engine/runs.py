@@ -19,6 +19,7 @@ from kvplan.engine.pool import pool_shape
 from tests.engine.models import Pair
 
 SECONDS = 0.01
+STEPS_BOUND = 1500
 
 
 @dataclass(eq=False)
@@ -30,6 +31,7 @@ class Watched:
     """(request, sequence, position, the tokens up to there, logits)."""
 
     def execute(self, core: Core) -> float:
+        assert int(core.scalars["step"][0]) < STEPS_BOUND, "the run does not end"
         self.inner.execute(core)
         for request, sequence, position, logits in self.inner.logits:
             tokens = self.inner._histories[request].tokens[sequence, : position + 1]

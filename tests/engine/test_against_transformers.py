@@ -117,7 +117,7 @@ def test_copy_on_write_of_four_samples(pairs: dict[str, Pair], kind: str, preemp
 @pytest.mark.parametrize("kind", THREE)
 def test_beam_search_follows_the_adopted_blocks(pairs: dict[str, Pair], kind: str) -> None:
     work = workload([21, 9], [16, 12], sequences=np.array([4, 3], np.int32), beams=np.array([True, True]))
-    ran = run(pairs[kind], replace(ROOMY, block_size=4), work)
+    ran = run(pairs[kind], replace(ROOMY, block_size=4, beam_survival=0.5), work)
     assert ran.count("cow_copies") > 20
     assert worst_error(pairs[kind], ran) < TOLERANCE
 
