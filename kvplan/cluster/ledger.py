@@ -84,8 +84,6 @@ class Ledger:
         import pandas as pd
 
         rows, workload = self.rows, traffic.workload
-        outcome: Any = rows["outcome"].tolist()
-        reason: Any = rows["reason"].tolist()
         arrival = workload.arrival_s
 
         def moment(name: str) -> NDArray[np.float64]:
@@ -98,8 +96,8 @@ class Ledger:
                 "arrival_s": arrival,
                 "prompt_tokens": workload.prompt_tokens,
                 "output_tokens": output,
-                "outcome": pd.Categorical.from_codes(outcome, categories=list(OUTCOMES)),
-                "reason": pd.Categorical.from_codes(reason, categories=list(REFUSALS)),
+                "outcome": pd.Categorical(np.array(OUTCOMES)[rows["outcome"]], categories=list(OUTCOMES)),
+                "reason": pd.Categorical(np.array(REFUSALS)[rows["reason"]], categories=list(REFUSALS)),
                 "replica": rows["replica"],
                 "attempts": rows["attempts"],
                 "preemptions": rows["preemptions"],
