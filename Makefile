@@ -8,12 +8,13 @@ PINS   := pyproject.toml constraints.txt
 RESULTS ?= results/azure-conversation
 PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
-.PHONY: demo test check bench studies readme clean help
+.PHONY: demo test check fuzz bench studies readme clean help
 
 help:
 	@echo "make demo    simulate a real trace's shape under paged and contiguous KV caches (no torch, no GPU)"
 	@echo "make test    all tests"
 	@echo "make check   format, lint, types, import directions, README tables"
+	@echo "make fuzz    a minute of coverage-guided fuzzing of every reader (SECONDS=600 for longer; Linux, Python <= 3.13)"
 	@echo "make bench   measure, and write benchmarks/results/*.json"
 	@echo "make studies remake the published studies in reports/"
 	@echo "make readme  rewrite README.md's tables and picture from what was measured"
@@ -30,6 +31,11 @@ check: $(VENV)/.check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) scripts/readme_tables.py --check
+
+SECONDS ?= 60
+
+fuzz: $(VENV)/.fuzz
+	$(PY) tests/fuzz/readers.py -max_total_time=$(SECONDS)
 
 BENCHMARKS ?= accuracy simulate_speed read_and_report_speed
 
@@ -59,6 +65,10 @@ $(VENV)/.base: $(VENV)/.venv $(PINS)
 
 $(VENV)/.test: $(VENV)/.base $(PINS)
 	$(PIP) --editable '.[engine,test]'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.base $(PINS)
+	$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/.check: $(VENV)/.test $(PINS)

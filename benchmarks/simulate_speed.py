@@ -3,8 +3,9 @@
 Each case runs in a process of its own, so that its peak memory is its own. The trace is the Azure conversation trace
 of 2023 repeated to the asked length (``../shared/data``; where that is missing, the generator of
 ``workloads/azure-conversation.yaml``, which states its distance to it); prefix caching also runs on shared
-prefixes: of those lengths, and of ``workloads/mooncake.yaml`` with its prompts of 12,000 tokens. Seconds are of the process's own CPU: replay alone, and whole (reading
-nothing, summing up everything). Started alone; other work on the machine makes it slower.
+prefixes: of those lengths, and of ``workloads/mooncake.yaml`` with its prompts of 12,000 tokens. Seconds are of the
+process's own CPU: replay alone, and whole (reading nothing, summing up everything). Started alone; other work on the
+machine makes it slower.
 
     python benchmarks/simulate_speed.py [--requests 1000000]
 """

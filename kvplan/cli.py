@@ -21,6 +21,7 @@ from kvplan.errors import KvplanError
 
 COMMANDS = {
     "simulate": Target("kvplan.commands.simulate:simulate", "Replay a trace and say where the KV memory went"),
+    "engine": Target("kvplan.commands.engine:engine", "Run a trace on a real paged-attention engine"),
     "report": Target("kvplan.commands.report:report", "Make the capacity report: a page, Markdown, CSV or a picture"),
     "diagnose": Target("kvplan.commands.diagnose:diagnose", "Say what holds a deployment back, and what would help"),
     "plan": Target("kvplan.commands.plan:plan", "Find the least hardware that carries a traffic within its SLO"),

@@ -49,7 +49,7 @@ def logged_steps(replica: Replica, timing: TimingTables, names: list[str]) -> An
             now = max(now, float(core.requests["arrival_s"][int(s["next_arrival"])]))
         hits, queries = int(s["hit_tokens"]), int(s["query_tokens"])
         planned = replica.plan(now)
-        line = _planned_line(replica, names, now, planned)
+        line = planned_line(replica, names, now, planned)
         s = core.scalars[0]
         line["hit_tokens"], line["query_tokens"] = int(s["hit_tokens"]) - hits, int(s["query_tokens"]) - queries
         seconds = 0.0
@@ -72,7 +72,7 @@ def logged_steps(replica: Replica, timing: TimingTables, names: list[str]) -> An
         yield line
 
 
-def _planned_line(replica: Replica, names: list[str], now: float, planned: int) -> dict[str, Any]:
+def planned_line(replica: Replica, names: list[str], now: float, planned: int) -> dict[str, Any]:
     core = replica.core
     s = core.scalars[0]
     entries = core.planned[:planned]

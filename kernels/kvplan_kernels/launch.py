@@ -52,6 +52,4 @@ class Launch:
                 needs_interpreter = isinstance(value, torch.Tensor) and value.device.type == "cpu"
                 if needs_interpreter and not value.is_pinned():
                     raise KernelInputError(name.removesuffix("_ptr"), _NO_CPU, str(value.device))
-        self.kernel[self.grid](
-            **self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages
-        )
+        self.kernel[self.grid](**self.args, **self.constants, num_warps=self.num_warps, num_stages=self.num_stages)

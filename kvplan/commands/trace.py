@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -98,16 +99,37 @@ def _read(path: str, on_bad_row: str, **options: Any) -> Trace:
 def _say_bad_rows(trace: Trace, on_bad_row: str) -> None:
     origin = trace.origin
     if origin.bad_rows:
-        _say([f"{origin.path}: {origin.bad_rows:,} bad rows left out"])
+        from kvplan.trace.words import counted
+
+        _say([f"{origin.path}: {counted(origin.bad_rows, 'bad row')} left out"])
         if on_bad_row == "report":
             _say(f"{origin.path}: {example}" for example in origin.bad_row_examples)
 
 
-def _write(trace: Trace, output: str, to: str | None, block_size: int | None = None) -> None:
+def _check_output(output: str, to: str | None, files: Iterable[str], block_size: int | None = None) -> None:
+    """Refuse what cannot be written before a long file is read, and what would be written over a file read.
+
+    Raises:
+        InputError: no such format, no such block size, or ``output`` is one of ``files``.
+    """
+    from kvplan.trace.writers import writer_for
+
+    if output.strip() == "":
+        raise InputError("is empty", field="output", hint="name a file, or - for standard output")
+    writer_for(output, to, block_size)
+    target = Path(output)
+    if output != "-" and any(Path(file).is_file() and target.exists() and target.samefile(file) for file in files):
+        raise InputError("is the trace that is read", field="output", value=output, hint="write to another file")
+
+
+def _write(trace: Trace, output: str, to: str | None, told: Iterable[str] = (), block_size: int | None = None) -> None:
+    """Write, and tell on standard error what was done to the trace and what the format cannot keep."""
+    from kvplan.trace.words import counted
     from kvplan.trace.writers import write_trace
 
     written = write_trace(trace, output, to=to, block_size=block_size)
-    _say([*written.notes, f"{output}: {len(trace):,} requests, {written.format}"])
+    done = [note for note in trace.origin.notes if note not in told]
+    _say([*done, *written.notes, f"{output}: {counted(len(trace), 'request')}, {written.format}"])
 
 
 @app.command()
@@ -187,9 +209,7 @@ def convert(
     seed: Seed = None,
 ) -> None:
     """Write the trace as mooncake, vllm-timed-trace, aiperf, guidellm, vidur, parquet or yaml."""
-    from kvplan.trace.writers import writer_for
-
-    writer_for(output, to)  # before a long file is read
+    _check_output(output, to, [file], block_size)
     trace = _read(
         file,
         on_bad_row,
@@ -202,7 +222,7 @@ def convert(
         tokenizer=tokenizer,
         seed=seed,
     )
-    _write(trace, output, to, block_size)
+    _write(trace, output, to, trace.origin.notes, block_size)
 
 
 @app.command("slice")
@@ -223,9 +243,10 @@ def slice_(
     """Write the requests of a stretch of time, or some of them by number."""
     from kvplan.trace.edit import cut
 
+    _check_output(output, to, [file])
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
     part = cut(trace, start_s=start, end_s=end, first=first, count=count, rebase=not keep_clock)
-    _write(part, output, to)
+    _write(part, output, to, trace.origin.notes)
 
 
 @app.command("scale")
@@ -246,8 +267,10 @@ def scale_(
     """Write the same requests at another rate or of other lengths."""
     from kvplan.trace.edit import scale
 
+    _check_output(output, to, [file])
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
-    _write(scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0), output, to)
+    scaled = scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0)
+    _write(scaled, output, to, trace.origin.notes)
 
 
 @app.command("merge")
@@ -263,6 +286,9 @@ def merge_(
     """Write all requests of several traces in order of arrival, each on its own clock."""
     from kvplan.trace.edit import merge
 
+    if files.count("-") > 1:
+        raise InputError("standard input can be read once", field="merge", value="-")
+    _check_output(output, to, files)
     _write(merge([_read(file, on_bad_row) for file in files], share=share), output, to)
 
 
@@ -290,6 +316,10 @@ def synthesize(
     from kvplan.trace.generator_yaml import closeness_lines, generator_yaml
     from kvplan.trace.synthetic import synthesize as draw
 
+    if requests is not None and requests < 1:
+        raise InputError("must be at least 1", field="requests", value=requests)
+    as_generator = to is None and (output == "-" or output.endswith((".yaml", ".yml")))
+    _check_output(output, "yaml" if as_generator else to, [file])
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
     spec = fit(trace, requests=requests)
     if seed is not None:
@@ -297,7 +327,7 @@ def synthesize(
     drawn = draw(spec)
     table = closeness_lines(closeness(trace, drawn))
     _say(table)
-    if to is None and (output == "-" or output.endswith((".yaml", ".yml"))):
+    if as_generator:
         scenario = {key: value for key, value in (("model", model), ("gpu", gpu)) if value is not None}
         comment = [
             "A generator fitted by `kvplan trace synthesize`; how far it lies from the trace:",

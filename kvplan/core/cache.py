@@ -44,7 +44,8 @@ def fits_alone(core: Core, request: int) -> bool:
     r = core.requests[request]
     if c.layout == PAGED:
         return final_blocks(core, request) <= c.usable_blocks
-    wanted = extents.reservation(core, request, paged.final_tokens(core, request))
+    final = min(paged.final_tokens(core, request) + c.lookahead_tokens, c.max_model_len)
+    wanted = extents.reservation(core, request, final)
     return r.sequences * extents.extent_size(core, wanted) <= c.total_slots
 
 
@@ -61,9 +62,10 @@ def can_admit(core: Core, request: int, known: int, hits: int, anything_schedule
         return True
     if core.requests[request].swapped > 0:
         known = min(known, c.max_model_len)
-        return swapped_blocks(core, request, known, np.int64(1)) + (
-            c.watermark_blocks if anything_scheduled else 0
-        ) <= s.free_blocks
+        return (
+            swapped_blocks(core, request, known, np.int64(1)) + (c.watermark_blocks if anything_scheduled else 0)
+            <= s.free_blocks
+        )
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)
     need = paged.new_blocks(core, request, min(known, c.max_model_len), hits, FOR_ADMISSION)
     return need + watermark <= s.free_blocks
@@ -92,7 +94,7 @@ def admit(core: Core, request: int, tokens: int, known: int, hits: int, anything
     s = core.scalars[0]
     r = core.requests[request]
     if c.layout == CONTIGUOUS:
-        return extents.place_request(core, request, known)
+        return extents.place_request(core, request)
     watermark = c.watermark_blocks if anything_scheduled else np.int64(0)
     if r.swapped > 0:
         if swapped_blocks(core, request, tokens, np.int64(0)) + watermark > s.free_blocks:
@@ -128,6 +130,7 @@ def grow(core: Core, request: int, tokens: int, processed: int) -> bool:
     else:
         paged.drop_left_behind(core, request, processed)
         if paged.new_blocks(core, request, tokens, np.int64(0), FOR_STEP) > s.free_blocks:
+            paged.settle(core, request)  # what lay left of the window is gone either way
             return False
         paged.copy_shared(core, request)
         paged.grow_tables(core, request, tokens)
@@ -165,8 +168,7 @@ def measure_external(core: Core) -> None:
     if head < 0 or s.head_blocked == 0 or c.batching == STATIC:
         return
     free = c.total_slots - s.held_slots - s.rounded_slots
-    r = core.requests[head]
-    wanted = extents.reservation(core, head, np.int64(r.prompt) + np.int64(r.generated))
+    wanted = extents.reservation(core, head, extents.tokens_at_admission(core, head))
     size = extents.extent_size(core, wanted)
     if s.largest_free_slots < size and free >= wanted:
         s.external_slots = free

@@ -90,7 +90,8 @@ def _check_prefix_map(core: Core) -> None:
         first = block = int(core.heads[bucket])
         last = -1
         while block >= 0:
-            assert hashes[block] and hashes[block] % len(core.heads) == bucket, f"block {block} is in a foreign bucket"
+            assert hashes[block], f"block {block} is filed without a hash"
+            assert hashes[block] % len(core.heads) == bucket, f"block {block} is in a foreign bucket"
             assert block not in reached, f"block {block} is filed twice"
             assert last < 0 or before[block] == last, f"the chain before block {block} is torn"
             reached.add(block)

@@ -39,7 +39,10 @@ def fold(chain: np.uint64, source: int, start: int, count: int) -> np.uint64:
 
 @inner
 def uniform(seed: int, request: int, draw: int) -> float:
-    """A number in [0, 1) that depends on its arguments alone (a request's serial): skipping steps changes no draw."""
+    """A number in [0, 1) that depends on its arguments alone, so that skipping steps changes no draw.
+
+    `request` is the request's serial number, which stays its own where a place in the columns is used again.
+    """
     bits = mix(mix(np.uint64(seed) + _GOLDEN) ^ (np.uint64(request) * _MIX_1 + np.uint64(draw) * _MIX_2 + _GOLDEN))
     return np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 

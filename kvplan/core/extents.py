@@ -43,10 +43,22 @@ def reservation(core: Core, request: int, tokens: int) -> int:
     if c.reservation == RESERVE_MAX:
         return c.max_model_len
     if c.reservation == RESERVE_POW2:
-        return min(np.int64(r.prompt) + next_power_of_two(np.int64(r.output)), c.max_model_len)
+        wanted = np.int64(r.prompt) + next_power_of_two(np.int64(r.output)) + c.lookahead_tokens
+        return min(wanted, c.max_model_len)
     if c.reservation == RESERVE_ORACLE:
-        return np.int64(r.prompt) + np.int64(r.output)
+        return min(np.int64(r.prompt) + np.int64(r.output) + c.lookahead_tokens, c.max_model_len)
     return min(next_power_of_two(tokens), c.max_model_len)
+
+
+@inner
+def tokens_at_admission(core: Core, request: int) -> int:
+    """Tokens that a request must have slots for when it joins: all it knows and its next step's drafts. Under `grow`
+    that step might else find no room to move in, and the request would come back with too little for ever."""
+    c = core.config[0]
+    r = core.requests[request]
+    final = np.int64(r.prompt) + np.int64(r.output) - 1
+    tokens = np.int64(r.prompt) + np.int64(r.generated) + c.speculative_tokens
+    return min(min(tokens, final) + c.lookahead_tokens, c.max_model_len)
 
 
 @inner
@@ -163,10 +175,10 @@ def unplace(core: Core, row: int, wanted: int) -> None:
 
 
 @inner
-def place_request(core: Core, request: int, tokens: int) -> bool:
+def place_request(core: Core, request: int) -> bool:
     """An extent for every sequence of `request` (the prompt is copied, not shared), or none at all."""
     r = core.requests[request]
-    wanted = reservation(core, request, tokens)
+    wanted = reservation(core, request, tokens_at_admission(core, request))
     for i in range(r.sequences):
         if not place(core, r.row + i, wanted):
             for j in range(i):

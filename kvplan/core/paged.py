@@ -14,7 +14,7 @@ import numpy as np
 
 from kvplan.core.content import extend_chain, group_key
 from kvplan.core.jit import inner
-from kvplan.core.pool import lookup, register, release, take, touch
+from kvplan.core.pool import evict, lookup, register, release, take, touch
 from kvplan.core.state import CHUNKED_LOCAL, FOR_ADMISSION, FULL, SLIDING_WINDOW, STATE_SPACE, Core
 
 
@@ -94,9 +94,8 @@ def settle(core: Core, request: int) -> None:
                 used += rows * size
                 continue
             used += rows * (filled - np.int64(core.dropped[group, r.row]) * size)
-            beyond = np.int64(r.blocks) * size - final
-            if beyond > 0:
-                never += beyond * distinct_last(core, request, group)
+            for column in range(final // size, np.int64(r.blocks)):
+                never += min(size, (column + 1) * size - final) * distinct(core, group, request, column)
     s.used_slots += used - r.used_slots
     s.never_slots += never - r.never_slots
     r.used_slots = used
@@ -104,13 +103,11 @@ def settle(core: Core, request: int) -> None:
 
 
 @inner
-def distinct_last(core: Core, request: int, group: int) -> int:
-    """Physical blocks in the last column of a request's rows."""
+def distinct(core: Core, group: int, request: int, column: int) -> int:
+    """Physical blocks in one column of a request's rows."""
     r = core.requests[request]
-    rows = tables_of(core, request)
-    column = r.blocks - 1
     count = np.int64(0)
-    for i in range(rows):
+    for i in range(tables_of(core, request)):
         block = core.tables[group, r.row + i, column]
         seen = False
         for j in range(i):
@@ -143,14 +140,7 @@ def shared_writes(core: Core, request: int) -> int:
         column = written_column(core, group, request)
         if column < 0:
             continue
-        distinct = np.int64(0)
-        for i in range(r.sequences):
-            block = core.tables[group, r.row + i, column]
-            seen = False
-            for j in range(i):
-                seen = seen or core.tables[group, r.row + j, column] == block
-            distinct += 0 if seen else 1
-        copies += np.int64(r.sequences) - distinct
+        copies += np.int64(r.sequences) - distinct(core, group, request, column)
     return copies
 
 
@@ -251,7 +241,7 @@ def cancel_copies(core: Core, request: int) -> None:
     s = core.scalars[0]
     kept = np.int64(0)
     for i in range(s.num_copies):
-        if core.blocks[core.copies[i, 1]].owner == request:
+        if core.blocks[core.copies[i, 1]].owner == core.requests[request].serial:
             s.cow_copies -= 1
             continue
         core.copies[kept, 0] = core.copies[i, 0]
@@ -304,6 +294,24 @@ def register_blocks(core: Core, request: int, full: int) -> None:
             if block > 0 and core.blocks[block].hash == np.uint64(0):
                 register(core, block, group_key(core.hashes[r.row, column], group))
     r.hashed = full
+
+
+@inner
+def forget_uncomputed(core: Core, request: int) -> None:
+    """Takes back what `cache_full_blocks` entered for a step that the request will not run after all.
+
+    vLLM does not: a request preempted by priority after it was planned leaves blocks in its cache that nobody wrote.
+    """
+    r = core.requests[request]
+    full = np.int64(r.computed) // core.config[0].block_size
+    for group in range(len(core.groups)):
+        for column in range(full, np.int64(r.hashed)):
+            if core.groups[group].kind == STATE_SPACE:
+                continue
+            block = np.int64(core.tables[group, r.row, column])
+            if block > 0 and core.blocks[block].hash != np.uint64(0):
+                evict(core, block)
+    r.hashed = min(np.int64(r.hashed), full)
 
 
 @inner

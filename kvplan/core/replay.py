@@ -243,6 +243,8 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
             arrive(core, now)
         if c.layout == PAGED and not allocate_step(core, done):
             break
+        if full:
+            s.head_blocked = 0  # nobody asks for memory
         if c.layout == CONTIGUOUS:
             cache.measure_external(core)
         s.used_slots += rows
@@ -260,6 +262,8 @@ def skip(core: Core, timing: TimingTables, load, record: Record, until: float) -
         now = end
         advance_decode(load)
         done += 1
+        if c.batching == STATIC:
+            s.batch_open, full, queueing = 0, True, True  # a step in which nobody joined closes the batch
     if done > 0:
         for i in range(s.num_running):
             r = core.requests[core.running[i]]

@@ -243,6 +243,8 @@ def plan_running(core: Core, budget: int) -> int:
             budget += given_back
             if given_back > 0:
                 place -= 1
+                if c.prefix_caching == 1:
+                    paged.forget_uncomputed(core, other)
             preempt(core, other)
             if other == request:
                 survived = False

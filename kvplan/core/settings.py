@@ -58,7 +58,8 @@ class Settings:
         pool_slots: token slots of the pool (contiguous).
         block_bytes: bytes of one block on one GPU, all layers of its group: for the cost of copies and swaps.
         host_blocks: blocks of the swap space.
-        beam_survival: chance that a beam goes on from itself, see `scheduler.choose_beams`.
+        beam_survival: chance that a beam goes on from itself, see `scheduler.choose_beams`; 0.9 gives the sharing that
+            PagedAttention, figure 15, reports of Alpaca.
 
     The other names are vLLM's flags or DESIGN's keys. `layout="page_mapped"` is paging whose block is one physical
     page of a layer's K (or V): the caller gives `block_size` in tokens.
@@ -87,7 +88,7 @@ class Settings:
     num_speculative_tokens: int = 0
     acceptance_rate: float = 0.0
     draft_slots: bool = False
-    beam_survival: float = 0.5
+    beam_survival: float = 0.9
     seed: int = 0
     skip: bool = True
     block_bytes: float = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvplan.core.jit import inner
-from kvplan.core.paged import blocks_at_end, columns, drop_left_behind, left_behind, tables_of
+from kvplan.core.paged import blocks_at_end, columns, drop_left_behind, left_behind, settle, tables_of
 from kvplan.core.pool import release, take
 from kvplan.core.state import Core
 
@@ -27,7 +27,7 @@ def held(core: Core, request: int) -> int:
 
 @inner
 def swap_out(core: Core, request: int) -> bool:
-    """Moves a request's blocks to the host. False, and nothing changed, where the host pool is too small, or where
+    """Moves a request's blocks to the host. False, and nothing moved, where the host pool is too small, or where
     the pool could not take its sequences back, as what they share returns once for each.
 
     `blocks` and `computed` stay as they are, so that `swap_in` can rebuild the table in another row. The moves come
@@ -36,6 +36,7 @@ def swap_out(core: Core, request: int) -> bool:
     s = core.scalars[0]
     r = core.requests[request]
     drop_left_behind(core, request, np.int64(r.computed))
+    settle(core, request)
     need = held(core, request)
     if need > s.host_free or need == 0:
         return False
@@ -62,6 +63,7 @@ def swap_out(core: Core, request: int) -> bool:
                 core.swapped_out[s.num_swapped_out, 1] = host
                 s.num_swapped_out += 1
                 cursor = release(core, block, cursor)
+            core.dropped[group, row] = 0  # the row's next tenant begins anew
     s.host_free -= need
     r.swapped = need
     r.swaps += 1

@@ -38,12 +38,6 @@ NOT_YET: tuple[NotYet, ...] = (
         "simulate one replica with its share of the requests",
     ),
     NotYet(
-        "scheduler.admission",
-        lambda rule: rule != "vllm",
-        "TensorRT-LLM's admission rules are not simulated yet",
-        "leave it out for vLLM's rule",
-    ),
-    NotYet(
         "sweep",
         bool,
         "many runs are not one simulation",

@@ -17,6 +17,12 @@ Label = Annotated[str, BeforeValidator(_label, json_schema_input_type=str | int)
 """A name; a whole number is one too."""
 
 
+Place = Annotated[int, Field(ge=0, lt=2**62)]
+"""A source of tokens, or a place in one: the trace adds a length to it, within 64 bits."""
+
+Segment = Annotated[tuple[Place, Place, Count], Field(strict=False)]
+
+
 class Prefix(Section):
     """The first tokens of a prompt, equal to those of every other prefix of the same id."""
 
@@ -36,6 +42,27 @@ class Request(Section):
     session: Label | None = Field(None, description="a later turn of a session begins with all of the former turn")
     n: Count = Field(1, description="parallel samples")
     beam_width: int = Field(0, ge=0, description="beams; 0: no beam search")
+    content: Annotated[tuple[Segment, ...], Field(strict=False)] | None = Field(
+        None,
+        description="in place of prefix, token for token: segments [source, start, tokens] of which the prompt"
+        " is made from its beginning; the token at place i of a source is the same in every request (written by"
+        " `kvplan trace convert --to yaml`; for all requests or for none)",
+    )
+    output_content: Place | None = Field(
+        None, description="with content: the source that a later request's content calls this one's output by"
+    )
+
+    @model_validator(mode="after")
+    def _content_tells_all(self) -> Request:
+        if self.content is None:
+            if self.output_content is not None:
+                raise ValueError("output_content goes with content")
+            return self
+        if self.prefix is not None:
+            raise ValueError("content goes with no prefix: it tells all that is shared")
+        if sum(tokens for _, _, tokens in self.content) > self.prompt:
+            raise ValueError("content is longer than the prompt")
+        return self
 
 
 class Workload(Section):

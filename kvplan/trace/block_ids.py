@@ -65,4 +65,5 @@ def unchained_ids(ids_per_row: Longs, ids: Longs, spaces: Longs | None = None) -
     order = np.lexsort((before, ids, space))
     same_id = (np.diff(ids[order]) == 0) & (np.diff(space[order]) == 0)
     other_before = same_id & (np.diff(before[order]) != 0)
-    return len(np.unique(np.column_stack([space, ids])[order][1:][other_before], axis=0))
+    found = order[1:][other_before]
+    return len(np.unique(np.column_stack([space[found], ids[found]]), axis=0))

@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.content import ContentBuilder, Segment, clip, merged
-from kvplan.trace.rows import BadRows
+from kvplan.trace.content import ContentBuilder, Segment, clip, merged, restarts
+from kvplan.trace.rows import MAX_TOKENS, BadRows, written_name
 from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace
+from kvplan.trace.words import counted
 
 ASSUMED_OUTPUT = 256
 """Output tokens where the file does not say: vLLM's own default for such data (--custom-output-len)."""
+
+MOST_DRAWN, MOST_ASKED_FOR = 200_000, 10_000_000
+"""Requests drawn from a file of distributions, by default and at most."""
 
 _NAMED_IDS = 1 << 61
 """Where the numbers of block ids begin that are no plain numbers themselves."""
@@ -37,6 +41,8 @@ class TraceBuilder:
         self.rebase = True
         """False for kvplan's own files, whose clock is taken at its word."""
         self.block_size: int | None = None
+        self.most_segments = 0
+        """What the file's size allows beyond ``content.MOST_SEGMENTS``."""
         self.sessions_share = False
         """True: a turn whose prompt is long enough begins with all of its session's former turn."""
         self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
@@ -56,6 +62,16 @@ class TraceBuilder:
         """Whether the ``limit`` is reached."""
         return self.limit is not None and len(self) >= self.limit
 
+    def drawn(self, count: float) -> int:
+        """How many of ``count`` requests to draw from a distribution: a few bytes can ask for any number.
+
+        ``MOST_DRAWN``, or up to ``MOST_ASKED_FOR`` where the limit asks for them.
+        """
+        most = MOST_DRAWN if self.limit is None else min(self.limit, MOST_ASKED_FOR)
+        if count > most:
+            self.note(f"{most:,} of {count:,.0f} requests drawn (--limit draws up to {MOST_ASKED_FOR:,})")
+        return int(min(count, most))
+
     def source(self, name: Hashable) -> int:
         """The source of that name, for ``segments``."""
         return self._named_content().source(name)
@@ -66,7 +82,7 @@ class TraceBuilder:
 
     def _named_content(self) -> ContentBuilder:
         if self._content is None:
-            self._content = ContentBuilder()
+            self._content = ContentBuilder(self.most_segments)
             for _ in range(len(self)):  # the rows so far share nothing by name
                 self._content.add(())
         return self._content
@@ -118,8 +134,11 @@ class TraceBuilder:
         the session is shorter), and later turns know its own prompt and output.
 
         Raises:
-            InputError: ``ids`` holds something that is no block id; nothing was added. Without a place.
+            InputError: ``ids`` holds something that is no block id, or the prompt, history included, is longer
+                than any; nothing was added. Without a place.
         """
+        if prompt > MAX_TOKENS:
+            raise InputError(f"is more than {MAX_TOKENS} tokens, history included", field="prompt", value=prompt)
         numbers = self._block_ids(ids)
         self._add_content(segments, history, session, prompt, output, output_source)
         self._arrival.append(np.nan if arrival_s is None else arrival_s)
@@ -188,7 +207,7 @@ class TraceBuilder:
         """
         self.bad.settle()
         if not len(self):
-            what = f"none of its {self.bad.count} rows can be read" if self.bad.count else "holds no request"
+            what = f"none of its {counted(self.bad.count, 'row')} can be read" if self.bad.count else "holds no request"
             raise InputError(what, source=path, line=1)
         arrival = settled_arrivals(np.array(self._arrival, dtype=np.float64), self.rebase, self.note)
         prompt = np.array(self._prompt, dtype=np.int64)
@@ -197,7 +216,7 @@ class TraceBuilder:
         order = np.argsort(arrival, kind="stable")
         moved = int(np.count_nonzero(np.diff(arrival) < 0))
         if moved:
-            self.note(f"sorted by arrival: {moved} rows came before the row above them")
+            self.note(f"sorted by arrival: {counted(moved, 'row')} came before the row above")
         arrival, prompt, output = arrival[order], prompt[order], output[order]
         kept = prompt > 0
         if self.zero_output_failed:
@@ -206,7 +225,7 @@ class TraceBuilder:
         if not kept.all() or not output.all():
             recorded = Recorded(arrival, prompt, output)
             self._note_zeros(kept, output)
-        chosen = order[kept]
+        chosen, everything = order[kept], np.arange(len(prompt))
         if not len(chosen):
             raise InputError("has no request with tokens", source=path, line=1)
         trace = Trace(
@@ -215,7 +234,7 @@ class TraceBuilder:
             np.maximum(output[kept], 1),
             request_id=self._settled_names(chosen, bool(moved) or not kept.all()),
             **{name: self._column(name, chosen) for name in self._extra},
-            content=None if content is None else content.take(chosen),
+            content=content if content is None or np.array_equal(chosen, everything) else content.take(chosen),
             origin=Origin(
                 path,
                 self.format,
@@ -232,6 +251,8 @@ class TraceBuilder:
 
     def _settled_content(self, prompt: Longs, expected: int | None) -> Content | None:
         named = None if self._content is None else self._content.build()
+        if self._content is not None and self._content.restarted:
+            self.note(restarts(self._content))
         if not len(self._ids):
             return named
         ids, per_row, spaces = (
@@ -243,15 +264,17 @@ class TraceBuilder:
 
     def _note_zeros(self, kept: np.ndarray[Any, Any], output: Longs) -> None:
         if not kept.all():
-            self.note(f"{np.count_nonzero(~kept)} requests failed or are empty (0 tokens): counted, not replayed")
+            without = counted(int(np.count_nonzero(~kept)), "request")
+            self.note(f"{without} of 0 tokens (failed or empty): counted, not replayed")
         empty = int(np.count_nonzero(output[kept] == 0))
         if empty:
-            self.note(f"{empty} requests have an empty answer: replayed with the one token that ends it")
+            self.note(f"{counted(empty, 'request')} with an empty answer: replayed with the one token that ends it")
 
     def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
         if not self._named:
             return chosen.astype(str).astype(object) if reordered else None
-        return np.array([str(row) if self._names[row] is None else self._names[row] for row in chosen], dtype=object)
+        named = ((row, self._names[row]) for row in chosen.tolist())
+        return np.array([str(row) if name is None else written_name(name) for row, name in named], dtype=object)
 
     def _column(self, name: str, chosen: Longs) -> Any:
         column = np.array(self._extra[name], dtype=np.int64)[chosen]

@@ -15,6 +15,12 @@ PER_SECOND: dict[str, int] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 EPOCH_S = 1e8
 """A clock that reads more than three years counts from an epoch, not from the start of the trace."""
 
+OPEN_LOOP = (
+    "later turns arrive open-loop: the file gives waits, not arrivals, and service is taken to last no time"
+    " (a client that waits for the answer sends them later)"
+)
+"""What to tell of turns that are told by the waits between them."""
+
 _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,18}))?)?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?",
     re.ASCII,

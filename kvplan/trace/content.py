@@ -62,16 +62,29 @@ def blocks_content(
     )
 
 
-class ContentBuilder:
-    """Content request by request, for what is told by name: shared prefixes and the turns of a session."""
+MOST_SEGMENTS = 1_000_000
+"""A turn repeats all turns before it: segments grow with the square of a session's length (1,000 turns)."""
 
-    def __init__(self) -> None:
+_SEGMENTS_A_TURN = 16
+"""How much is kept of a session once there are so many segments."""
+
+
+class ContentBuilder:
+    """Content request by request, for what is told by name: shared prefixes and the turns of a session.
+
+    ``restarted`` counts the turns that were cut off from their session because the trace had ``most_segments``
+    already, no room for its whole history: they share nothing with the turns before them.
+    """
+
+    def __init__(self, most_segments: int = MOST_SEGMENTS) -> None:
+        self.most_segments = max(MOST_SEGMENTS, most_segments)
         self._count = 0
         self._named: dict[Hashable, int] = {}
         self._history: dict[Hashable, list[Segment]] = {}
         self._pointer = array("q", [0])
         self._source, self._start, self._tokens = array("q"), array("q"), array("q")
         self._output = array("q")
+        self.restarted = 0
 
     def source(self, name: Hashable = None) -> int:
         """The source of that name, a new private one for None."""
@@ -103,6 +116,9 @@ class ContentBuilder:
         nothing, with ``head``); the rest of the prompt and the output are new and known to later turns.
         """
         segments = clip(self._history.get(session) or list(head), shared)
+        if len(self._source) > self.most_segments and len(segments) > _SEGMENTS_A_TURN:
+            self.restarted += 1
+            segments = []
         new = prompt - sum(tokens for _, _, tokens in segments)
         if new > 0:
             segments.append((self.source(), 0, new))
@@ -111,10 +127,10 @@ class ContentBuilder:
         self._history[session] = [*segments, (output_source, 0, output)]
 
     def build(self) -> Content:
-        """What was added, in that order."""
+        """What was added, in that order; nothing can be added any more."""
 
         def column(values: array[int]) -> Longs:
-            return np.array(values, dtype=np.int64)
+            return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, np.int64)  # no copy
 
         return Content(
             column(self._pointer),
@@ -123,6 +139,14 @@ class ContentBuilder:
             column(self._tokens),
             column(self._output),
         )
+
+
+def restarts(builder: ContentBuilder) -> str:
+    """What to tell of ``restarted``."""
+    return (
+        f"sessions: {builder.restarted:,} turns are taken to share nothing with the turns before them: the"
+        " sessions are too long to be followed whole (`kvplan trace slice` the trace)"
+    )
 
 
 def clip(segments: Iterable[Segment], tokens: int) -> list[Segment]:

@@ -11,6 +11,7 @@ from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.fit import dispersion
 from kvplan.trace.sharing import hit_blocks, prefix_hits
 from kvplan.trace.trace import Longs, Trace
+from kvplan.trace.words import counted
 
 _BARS = " ▏▎▍▌▋▊▉█"
 _BAR_WIDTH = 40
@@ -149,7 +150,7 @@ def histogram_lines(values: Longs, title: str, bins: int = 12) -> list[str]:
 
 def info_lines(told: Mapping[str, Any]) -> list[str]:
     """``describe``'s figures for a person."""
-    lines = [f"{told['path']}: {told['format']}, {told['rows']:,} rows"]
+    lines = [f"{told['path']}: {told['format']}, {counted(told['rows'], 'row')}"]
     if told["requests"] != told["rows"]:
         lines.append(f"  requests replayed   {told['requests']:,}")
     if told["bad_rows"]:

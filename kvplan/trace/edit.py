@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from kvplan.errors import InputError
 from kvplan.trace.content import clip
 from kvplan.trace.rows import MAX_TOKENS
 from kvplan.trace.trace import Content, Longs, Origin, Trace
+from kvplan.trace.words import counted
 
 
 def cut(
@@ -34,6 +36,9 @@ def cut(
     for name, value in (("first", first), ("count", 1 if count is None else count)):
         if value < (name == "count"):
             raise InputError("must be at least 1" if name == "count" else "must be at least 0", field=name, value=value)
+    for name, bound in (("start", start_s), ("end", end_s)):
+        if bound is not None and math.isnan(bound):
+            raise InputError("is no time", field=name, value=bound)
     low = 0 if start_s is None else int(np.searchsorted(trace.arrival_s, start_s, side="left"))
     high = len(trace) if end_s is None else int(np.searchsorted(trace.arrival_s, end_s, side="left"))
     low += first
@@ -75,6 +80,12 @@ def scale(
             raise InputError("must be above 0", field=name, value=value)
     if rate is not None and speed is not None:
         raise InputError("goes with no speed: give one of them", field="rate", value=rate)
+    if rate is speed is prompt is output is None:
+        raise InputError(
+            "changes nothing", field="scale", hint="give a rate or a speed, a factor of prompts or outputs"
+        )
+    if seed < 0:
+        raise InputError("must be at least 0", field="seed", value=seed)
     arrival = trace.arrival_s
     notes = []
     if rate is not None and trace.span_s == 0:
@@ -100,6 +111,9 @@ def scale(
         if prompt and origin.block_size is not None:  # blocks of another size now
             size = origin.block_size * prompt
             origin = dataclasses.replace(origin, block_size=int(size) if float(size).is_integer() else None)
+    clipped = sum(int(np.count_nonzero(column == MAX_TOKENS)) for column in (prompts, outputs))
+    if clipped:
+        notes.append(f"{counted(clipped, 'length')} cut at {MAX_TOKENS:,} tokens, the longest there is")
     changed = dataclasses.replace(
         trace, arrival_s=arrival, prompt_tokens=prompts, output_tokens=outputs, content=content
     )

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.content import ContentBuilder, Segment
-from kvplan.trace.rows import LEAST, number, small, tokens
+from kvplan.trace.content import ContentBuilder, Segment, restarts
+from kvplan.trace.rows import LEAST, number, small, tokens, written_name
 from kvplan.trace.trace import Origin, Trace
 
 KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n", "beam_width")
 """What people write."""
 EXACT_KEYS = ("content", "output_content")
-"""What ``kvplan trace convert`` writes: segments ``[source, start, tokens]``, and the output's source."""
+"""What ``kvplan trace convert`` writes instead of ``prefix``: segments ``[source, start, tokens]`` that cover the
+prompt from its beginning, and the source by which later requests name this one's output. See ``Content``."""
 
 
 def inline_trace(
@@ -31,8 +32,8 @@ def inline_trace(
     A later turn of a ``session`` begins with all of the former turn, prompt and output.
 
     Args:
-        requests: mappings with the keys ``KEYS``; ``prompt`` and ``output`` must be there, ``arrival`` is 0 s
-            where it is not. They need not be in order.
+        requests: mappings with the keys ``KEYS`` (or ``EXACT_KEYS``); ``prompt`` and ``output`` must be there,
+            ``arrival`` is 0 s where it is not. They need not be in order.
         source: the file they stand in, for messages.
         lines: the line of each request, for messages.
 
@@ -57,6 +58,9 @@ def inline_trace(
             _add_content(content, row)
         except InputError as error:
             raise _placed(error, source, line, index) from None
+    notes = ["requests sorted by arrival"] if unsorted else []
+    if content.restarted:
+        notes.append(restarts(content))
     sessions: dict[Any, int] = {}
     columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
     if any(row["session"] is not None for row, _, _ in rows):
@@ -66,17 +70,20 @@ def inline_trace(
     exact = [row["content"] is not None for row, _, _ in rows]
     if any(exact) and not all(exact):
         raise InputError("must be given for all requests or for none", field="content", source=source, line=1)
-    shared = any(exact) or any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
+    if any(exact):
+        shared = any(row["content"] or row["output_content"] >= 0 for row, _, _ in rows)
+    else:
+        shared = any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
     return Trace(
         np.array([row["arrival"] for row, _, _ in rows]),
         np.array([row["prompt"] for row, _, _ in rows]),
         np.array([row["output"] for row, _, _ in rows]),
         request_id=np.array(
-            [str(index) if row["id"] is None else str(row["id"]) for row, index, _ in rows], dtype=object
+            [str(index) if row["id"] is None else written_name(row["id"]) for row, index, _ in rows], dtype=object
         ),
         **columns,
         content=content.build() if shared else None,
-        origin=Origin(source, "inline", ("requests sorted by arrival",) if unsorted else ()),
+        origin=Origin(source, "inline", tuple(notes)),
     )
 
 
@@ -102,7 +109,7 @@ def _row(request: Mapping[str, Any]) -> dict[str, Any]:
         "session": request.get("session"),
         "prefix": _prefix(request.get("prefix")),
         "content": _segments(request.get("content")),
-        "output_content": small(request.get("output_content", -1), "output_content", -1),
+        "output_content": _output_source(request),
     }
     if row["content"] is not None and row["prefix"]:
         raise InputError("goes with no prefix: content tells it all", field="content")
@@ -128,13 +135,28 @@ def _prefix(prefix: Any) -> tuple[Any, int] | None:
     return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
 
 
+def _output_source(request: Mapping[str, Any]) -> int:
+    source = request.get("output_content")
+    if source is None:
+        return -1
+    if request.get("content") is None:
+        raise InputError("goes with content", field="output_content", value=source)
+    if not _is_place(source):
+        raise InputError("must be a source: a whole number of at least 0", field="output_content", value=source)
+    return int(source)
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62  # a length added to it stays within 64 bits
+
+
 def _segments(value: Any) -> list[Segment] | None:
     if value is None:
         return None
     parts = value if isinstance(value, (list, tuple)) else [value]
     for part in parts:
         three = isinstance(part, (list, tuple)) and len(part) == 3
-        if not three or not all(type(number) is int and 0 <= number < 1 << 62 for number in part):
+        if not three or not all(map(_is_place, part)):
             raise InputError("must be a list of [source, start, tokens]", field="content", value=part)
     return [(source, start, count) for source, start, count in parts]
 

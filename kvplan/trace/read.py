@@ -36,6 +36,7 @@ from kvplan.trace.readers.yaml_requests import read_scenario
 from kvplan.trace.rows import BadRows, OnBadRow
 from kvplan.trace.source import Source, open_source
 from kvplan.trace.trace import Trace
+from kvplan.trace.words import names
 
 _LOOKED_AT = 64
 """How many JSON values detection looks at."""
@@ -115,7 +116,11 @@ def read_trace(
 def _check(options: ReadOptions) -> None:
     check_unit(options.time_unit)
     if options.format is not None and options.format not in format_names():
-        raise InputError("is no format", field="format", value=options.format, hint=", ".join(format_names()))
+        raise InputError(
+            "is no format", field="format", value=options.format, hint=names(options.format, format_names())
+        )
+    if options.seed is not None and options.seed < 0:
+        raise InputError("must be at least 0", field="seed", value=options.seed)
     for name in ("limit", "output_tokens", "block_size"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -161,6 +166,7 @@ def _builder(name: str, source: Source, options: ReadOptions) -> TraceBuilder:
         limit=options.limit,
     )
     builder.block_size = options.block_size
+    builder.most_segments = source.size // 5  # of 24 bytes each: about five times the file
     return builder
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from kvplan.trace.block_ids import infer_block_rule, unchained_ids
-from kvplan.trace.content import ContentBuilder, blocks_content
+from kvplan.trace.content import ContentBuilder, blocks_content, restarts
 from kvplan.trace.trace import Content, Doubles, Longs, Trace
+from kvplan.trace.words import counted
 
 Note = Callable[[str], None]
 
@@ -35,7 +36,7 @@ def settled_arrivals(arrival: Doubles, rebase: bool, note: Note) -> Doubles:
         note("no arrival times: every request arrives at 0 (`kvplan trace scale --rate` spreads them)")
         return np.zeros(len(arrival))
     if missing.any():
-        note(f"{missing.sum()} rows have no arrival time: they arrive with the row above them")
+        note(f"{counted(int(missing.sum()), 'row')} without arrival time: arriving with the row above")
         last = np.maximum.accumulate(np.where(missing, 0, np.arange(len(arrival))))
         arrival = np.nan_to_num(arrival[last], nan=0.0)
     first, span = arrival.min(), np.ptp(arrival)
@@ -52,7 +53,7 @@ def settled_outputs(output: Longs, assumed: int, note: Note) -> Longs:
     missing = output < 0
     if not missing.any():
         return output
-    some = f"{missing.sum()} rows have no output length"
+    some = f"{counted(int(missing.sum()), 'row')} without output length"
     who = "the file does not say how long answers are" if missing.all() else some
     note(f"{who}: {assumed} tokens assumed (--output-tokens)")
     settled: Longs = np.where(missing, assumed, output)
@@ -104,6 +105,8 @@ def session_content(trace: Trace, note: Note) -> Content | None:
         builder.turn(session, prompt, output, shared=history if whole else 0)
     if not linked:
         return None
+    if builder.restarted:
+        note(restarts(builder))
     note(
         f"sessions: {linked} of {later} later turns are long enough to hold their former turn and are"
         " taken to begin with it (the file does not say what is shared)"

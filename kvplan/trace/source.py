@@ -36,7 +36,8 @@ _BROKEN = (OSError, EOFError, zlib.error)
 class Source:
     """An input that can be read from its beginning more than once, decompressed on the way.
 
-    Use ``open_source``. ``name`` is what messages call it; ``path`` is None for standard input and pipes.
+    Use ``open_source``. ``name`` is what messages call it; ``path`` is None for standard input and pipes. ``size``:
+    bytes, as compressed.
     """
 
     def __init__(self, name: str, path: Path | None, opener: Callable[[], IO[bytes]]) -> None:
@@ -45,6 +46,7 @@ class Source:
         self._open = opener
         with opener() as file:
             magic = file.read(4)
+            self.size = file.seek(0, io.SEEK_END)
         self.compression = "gzip" if magic[:2] == _GZIP else "zstd" if magic == _ZSTD else None
         with self.stream() as stream:
             self.head = _read_fully(stream, HEAD_BYTES)

@@ -9,6 +9,7 @@ or rolled back meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ class Shadow:
         self.several = self.core.requests["sequences"] > 1
         # Of a request with several sequences: the nodes of each, as far as they are known.
         self.rows = {
-            int(r): [list(self.path[r][: int(workload.prompt_tokens[r])]) for _ in range(self.core.requests["sequences"][r])]
+            int(r): [
+                list(self.path[r][: int(workload.prompt_tokens[r])]) for _ in range(self.core.requests["sequences"][r])
+            ]
             for r in np.flatnonzero(self.several)
         }
         self.paged = self.chosen.paged
@@ -80,14 +83,24 @@ class Shadow:
         self.written: list[tuple[int, Nodes, Nodes]] = []  # of the last step: request, positions, slots
         self.extents: dict[tuple[int, int], tuple[int, int]] = {}
         self.forked: set[int] = set()
-        self.groups = [
-            g for g in range(len(self.core.groups)) if self.core.groups["kind"][g] != state.STATE_SPACE
-        ]
+        self.groups = [g for g in range(len(self.core.groups)) if self.core.groups["kind"][g] != state.STATE_SPACE]
 
     # What a row holds and where.
 
-    def nodes(self, request: int, sequence: int) -> Nodes:
-        return np.array(self.rows[request][sequence]) if self.several[request] else self.path[request]
+    def nodes(self, request: int, sequence: int, end: int) -> Nodes:
+        """What a sequence's first `end` tokens are; where several sequences draft, each guesses what it will sample."""
+        if not self.several[request]:
+            return self.path[request][:end]
+        known = self.rows[request][sequence]
+        return np.array([*known, *self._sampled(request, sequence, end - len(known))][:end])
+
+    def _sampled(self, request: int, sequence: int, count: int) -> list[int]:
+        nodes = self.rows[request][sequence]
+        place, node, found = len(nodes), nodes[-1], []
+        for i in range(count):
+            node = self.tokens.child(node, (SAMPLED, request, sequence, place + i))
+            found.append(node)
+        return found
 
     def places(self, group: int, row: int, positions: Nodes) -> Nodes:
         """The slot of each position of a row."""
@@ -124,8 +137,10 @@ class Shadow:
             request = int(entry["request"])
             positions = np.arange(entry["computed"], entry["computed"] + entry["tokens"])
             for sequence in range(entry["sequences"]):
-                nodes = self.nodes(request, sequence)
-                assert positions[-1] < len(nodes), f"request {request} computes a token that nobody knows"
+                nodes = self.nodes(request, sequence, int(positions[-1]) + 1)
+                drafts = int(entry["drafts"]) if self.several[request] else 0
+                known = len(self.rows[request][sequence]) if self.several[request] else len(nodes)
+                assert positions[-1] < known + drafts, f"request {request} computes a token that nobody knows"
                 for group in self.groups:
                     places = self.places(group, entry["row"] + sequence, positions)
                     self.slots[places] = nodes[positions]
@@ -139,10 +154,11 @@ class Shadow:
         request, end = int(entry["request"]), int(entry["computed"] + entry["tokens"])
         positions = np.arange(self.first_read(group, int(entry["computed"])), end)
         found = self.slots[self.places(group, entry["row"] + sequence, positions)]
-        wrong = np.flatnonzero(found != self.nodes(request, sequence)[positions])
+        expected = self.nodes(request, sequence, end)[positions]
+        wrong = np.flatnonzero(found != expected)
         assert not len(wrong), (
             f"request {request}, sequence {sequence}, group {group}: position {positions[wrong[0]]} of {end} reads "
-            f"{found[wrong[0]]} for {self.nodes(request, sequence)[positions[wrong[0]]]}"
+            f"{found[wrong[0]]} for {expected[wrong[0]]}"
         )
 
     def _move(self) -> None:
@@ -166,7 +182,7 @@ class Shadow:
                 extent = core.extents[core.extent_of[core.requests["row"][request] + sequence]]
                 now[int(request), sequence] = (int(extent["start"]), int(extent["size"]))
         spans = sorted(now.values())
-        assert all(a + n <= b for (a, n), (b, _) in zip(spans, spans[1:], strict=False)), f"extents overlap: {spans}"
+        assert all(a + n <= b for (a, n), (b, _) in pairwise(spans)), f"extents overlap: {spans}"
         for key, (start, size) in now.items():
             former = self.extents.get(key)
             if former is not None and former[0] != start and core.requests["computed"][key[0]] > 0:
@@ -177,7 +193,7 @@ class Shadow:
     def take_in(self, entries: NDArray[Any]) -> None:
         """After the commit of `entries`: rejected drafts are poisoned, histories grow, sequences part."""
         core = self.core
-        for request, positions, places in self.written:
+        for request, positions, places in self.written if self.chosen.num_speculative_tokens else []:
             beyond = positions >= core.requests["prompt"][request] + core.requests["generated"][request]
             self.slots[places[beyond]] = REJECTED
         for entry in entries:
@@ -194,12 +210,16 @@ class Shadow:
             for sequence in range(1, r["sequences"]):
                 target = self.extents[request, sequence][0]
                 self.slots[target : target + length] = self.slots[start : start + length].copy()
+        sampled = int(r["prompt"] + r["generated"]) - len(self.rows[request][0])  # accepted drafts and one more
+        self._extend(request, sampled - 1)
         if live and samples and r["beams"] and request in self.forked and self.paged:
             self._choose(request)
-        if samples:
-            for sequence, nodes in enumerate(self.rows[request]):
-                nodes.append(self.tokens.child(nodes[-1], (SAMPLED, request, sequence, len(nodes))))
+        self._extend(request, min(sampled, 1))
         (self.forked.add if live and r["forked"] else self.forked.discard)(request)
+
+    def _extend(self, request: int, count: int) -> None:
+        for sequence, nodes in enumerate(self.rows[request]):
+            nodes.extend(self._sampled(request, sequence, count))
 
     def _choose(self, request: int) -> None:
         """Which beam each row goes on from is read off its blocks, all of which must tell the same one."""
@@ -236,7 +256,8 @@ def run_in_the_shadow(chosen: Settings, workload: Workload, bound: int = 20_000)
             replica.refuse_head()
         now += 1.0
         entries = replica.core.planned[:planned].copy()
+        if chosen.async_scheduling:
+            entries = replica.core.flying[: s["flying_planned"]].copy()
         replica.commit(now)
-        if not chosen.async_scheduling:
-            shadow.take_in(entries)
+        shadow.take_in(entries)
     raise AssertionError("the run does not end")

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kvplan.core.check import check
@@ -19,6 +19,8 @@ RUNS = settings(
     max_examples=int(os.environ.get("KVPLAN_TEST_EXAMPLES", "1000")),
     deadline=None,
     derandomize=True,
+    phases=[Phase.explicit, Phase.generate],  # shrinking takes minutes: everything depends on everything
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow],
 )
 

@@ -53,7 +53,6 @@ MISTAKES = [
     ("workload: {file: t.csv}", (5, 11), "workload", None, "exclude each other"),
     ("scheduler: {preemption: swap}", (5, 25), "scheduler.preemption", "swap", "swap_space"),
     ("parallel: {data_parallel_size: 2}", (5, 32), "parallel.data_parallel_size", 2, "not simulated yet"),
-    ("scheduler: {admission: max_utilization}", (5, 24), "scheduler.admission", ..., "not simulated yet"),
     ("sweep: {cache.block_size: [1, 2]}", (5, 8), "sweep", ..., "kvplan sweep"),
     ("sweep: {block_size: [1]}", (5, 9), "sweep.block_size", None, "did you mean 'cache.block_size'"),
     ("sweep: {cache.block_sise: [1]}", (5, 9), "sweep.cache.block_sise", None, "'cache.block_size'"),

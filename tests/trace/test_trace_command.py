@@ -120,3 +120,56 @@ def test_the_command_loads_no_heavy_module():
     assert (
         subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT).stdout.strip() == "[]"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("convert {file} -o {file}", "is the trace that is read"),
+        ("slice {file} -o {file}", "is the trace that is read"),
+        ("scale {file} -o {file} --rate 2", "is the trace that is read"),
+        ("merge {file} {file} -o {file}", "is the trace that is read"),
+        ("merge - - -o {folder}/x.csv", "standard input can be read once"),
+        ("convert {file} -o {folder}/x.txt", "does not tell the format by its suffix"),
+        ("convert {file} -o {folder}/x.csv --to mooncak", "did you mean 'mooncake'"),
+        ("convert {file} -o {folder}/x.csv --format azur", "did you mean 'azure'"),
+        ("convert {file} -o {folder}/x.jsonl --block-size 0", "at least 1"),
+        ("convert {file} -o {folder}/x.jsonl --to guidellm --block-size 16", "guidellm takes 512 only"),
+        ("scale {file} -o {folder}/x.csv", "changes nothing"),
+        ("scale {file} -o {folder}/x.csv --rate 2 --seed -1", "seed: must be at least 0"),
+        ("slice {file} -o {folder}/x.csv --start nan", "is no time"),
+        ("synthesize {file} -o {folder}/x.yaml --requests 0", "must be at least 1"),
+        ("synthesize {file} -o {folder}/x.txt", "does not tell the format by its suffix"),
+        ("info {file} --seed -1", "seed: must be at least 0"),
+    ],
+)
+def test_odd_arguments_are_refused_before_anything_is_written(written, tmp_path, arguments, message):
+    path = written("arrival,prompt,output\n0,5,1\n1,50,10\n", "trace.csv")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=message):
+        run(*arguments.format(file=path, folder=tmp_path).split())
+    assert (path.read_bytes(), [each.name for each in tmp_path.iterdir()]) == (before, ["trace.csv"])
+
+
+def test_one_request_is_one_request(written, tmp_path):
+    path = written("arrival,prompt,output\n0,5,1\n", "trace.csv")
+    assert run("convert", path, "-o", tmp_path / "x.jsonl").stderr.endswith("x.jsonl: 1 request, mooncake\n")
+    assert "generic, 1 row\n" in run("info", path).stdout
+
+
+def test_what_was_done_to_the_trace_is_said(written, tmp_path):
+    path = written("arrival,prompt,output\n0,5,1\n1,50,10\n", "trace.csv")
+    assert "rate scaled to 5 requests/s" in run("scale", path, "-o", tmp_path / "x.csv", "--rate", "5").stderr
+    assert "2 lengths cut at 2,147,483,647" in run("scale", path, "-o", tmp_path / "x.csv", "--prompt", "9e8").stderr
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        '{"session_id": "a", "input_length": 5, "output_length": 1}\n{"session_id": "a", "delay": 9, "input_length": 5}\n',
+        '{"session_id": "a", "arrival_time_ns": 5, "sub_requests": [{"input_toks": 9, "output_toks": 2}]}\n',
+        "session_id,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\na,0,0,10,5,100\n",
+    ],
+)
+def test_turns_told_by_waits_arrive_open_loop_and_it_is_said(written, rows):
+    assert "later turns arrive open-loop: the file gives waits, not arrivals" in run("info", written(rows)).stdout

@@ -101,7 +101,7 @@ def test_bad_entries_of_a_document_name_their_place(written):
 
 
 def test_all_rows_bad_is_no_trace_whatever_the_policy(written):
-    with pytest.raises(InputError, match="none of its 1 rows"):
+    with pytest.raises(InputError, match="none of its 1 row "):
         read_trace(written(f"{HEADER}0,x,1\n"), on_bad_row="skip")
 
 
@@ -149,7 +149,7 @@ def test_unsorted_arrivals_are_sorted_stably_and_it_is_said(written):
     trace = read_trace(written(f"{HEADER}5,1,1\n0,2,1\n5,3,1\n"))
     assert trace.prompt_tokens.tolist() == [2, 1, 3]
     assert trace.request_id.tolist() == ["1", "0", "2"]  # the place in the file
-    assert any("sorted by arrival: 1 rows" in note for note in trace.origin.notes)
+    assert any("sorted by arrival: 1 row " in note for note in trace.origin.notes)
 
 
 def test_zero_output_tokens_are_an_empty_answer(written):

@@ -11,7 +11,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -348,38 +347,47 @@ BOMBS = {
     "quotes": b'arrival,prompt,output\n"' + b"0,5,1\n" * 200_000,
     "yaml": b"requests: [" + b"[" * 100_000,
     "aliases": b"requests:\n- &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(b"- &%c [%s]\n" % (98 + n, b",".join([b"*%c" % (97 + n)] * 9)) for n in range(8)),
+    "a session": b'{"session_id":"a","input_length":1,"output_length":1}\n' * 30_000,
+    "count": b'# TYPE vllm:a gauge\nvllm:request_prompt_tokens_bucket{le="9"} 1e17\nvllm:request_prompt_tokens_count 1e17\n',
+    "completed": b'{"backend": "vllm", "completed": 2000000000, "total_input_tokens": 2147483647, "total_output_tokens": 5}',
     "buckets": b"# TYPE vllm:a gauge\nvllm:request_prompt_tokens_count 1e17\n" + b"".join(b'vllm:request_prompt_tokens_bucket{le="%d"} 1\n' % n for n in range(20_000)),
 }  # fmt: skip
-PROBE = """
-import resource, sys
-import pyarrow.csv, pyarrow.compute, yaml
+PROBE = r"""
+import re, sys
+from pathlib import Path
+import numpy.random, pyarrow.csv, pyarrow.compute, yaml
 from kvplan.errors import KvplanError
 from kvplan.trace import read_trace
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_kib():  # not ru_maxrss: that one counts what the parent had when it forked
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+before = peak_kib()
 try:
-    read_trace(sys.argv[1], limit=100_000)
+    read_trace(sys.argv[1], limit=None)
 except KvplanError as error:
     assert error.line is not None
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak_kib() - before)
 """
 
 
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux's /proc")
+
+
+@needs_proc
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_take_neither_long_nor_much_memory(tmp_path, name):
     path = tmp_path / "bomb"
     path.write_bytes(BOMBS[name])
-    begun = time.monotonic()
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, cwd=root, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begun < 60
     grown_kib = int(done.stdout)
-    size_kib = max(path.stat().st_size / 1024, 4096)  # below a few MiB the interpreter's own steps outweigh the file
+    size_kib = max(path.stat().st_size / 1024, 6 << 10)  # 60 MiB are allowed to a file of any size
     assert grown_kib < 10 * size_kib, f"{grown_kib} KiB for a file of {path.stat().st_size // 1024} KiB"
 
 
+@needs_proc
 def test_large_files_are_streamed(tmp_path):
     """A CSV of 60 MB whose columns take 24 MB: far less than the file is held at once."""
     path = tmp_path / "large.csv"
@@ -387,10 +395,9 @@ def test_large_files_are_streamed(tmp_path):
     with path.open("w") as file:
         file.write("arrival,prompt,output,comment\n")
         file.writelines(row.format(n) for n in range(1_000_000))
-    probe = PROBE.replace("limit=100_000", "limit=None")
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", probe, str(path)], capture_output=True, text=True, cwd=root, timeout=120
+        [sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, cwd=root, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 4 * path.stat().st_size / 1024

@@ -221,7 +221,7 @@ def test_ragpulse_times_are_strings_one_is_late_and_the_last_line_blank(data):
     assert path.read_bytes().endswith(b"\n\n")
     trace = read_trace(path)
     assert 82 in trace.arrival_s  # the first row: "82"
-    assert any("1 rows came before" in note for note in trace.origin.notes)
+    assert any("1 row came before" in note for note in trace.origin.notes)
 
 
 def test_ragpulse_without_its_tables_shares_nothing_and_says_so(data, written):

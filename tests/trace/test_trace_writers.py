@@ -137,8 +137,10 @@ def test_guidellm_takes_blocks_of_512_only(tmp_path):
 def test_the_suffix_chooses_the_format_and_an_unknown_one_is_refused(tmp_path):
     trace = inline_trace([{"prompt": 5, "output": 1}])
     assert write_trace(trace, tmp_path / "a.parquet").format == "parquet"
-    with pytest.raises(InputError, match="no format to write"):
+    with pytest.raises(InputError, match="does not tell the format by its suffix"):
         write_trace(trace, tmp_path / "a.xlsx")
+    with pytest.raises(InputError, match="did you mean 'mooncake'"):
+        write_trace(trace, tmp_path / "a.xlsx", to="mooncak")
 
 
 def test_an_unwritable_place_is_an_error_and_leaves_nothing(tmp_path):

@@ -6,11 +6,9 @@ from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
-from kvplan.trace.clock import Clock
+from kvplan.trace.clock import OPEN_LOOP, Clock
 from kvplan.trace.readers.fields import each, listed, plain
 from kvplan.trace.rows import number, tokens
-
-_OPEN_LOOP = "later turns arrive as if service took no time: the file gives waits, not arrivals"
 
 
 class WekaSession:
@@ -120,7 +118,7 @@ class ServingSimRows:
         session = plain(value.get("session_id"), "session_id")
         session = line if session is None else session
         state = {"at": arrival}
-        self.builder.note(f"sessions: {_OPEN_LOOP}")
+        self.builder.note(f"sessions: {OPEN_LOOP}")
 
         def add(request: dict[str, Any]) -> None:
             self._add(request, state["at"], None, session)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
-from kvplan.trace.clock import PER_SECOND, Clock
+from kvplan.trace.clock import OPEN_LOOP, PER_SECOND, Clock
 from kvplan.trace.readers.fields import at, listed, plain
 from kvplan.trace.rows import number, tokens
 from kvplan.trace.text import TokenCounter, message_text
@@ -83,13 +83,12 @@ class AiperfRows:
                 self._delay_after[session] = wait
         elif seconds is None:
             seconds = former + self._delay_after.pop(session, 0.0) + wait
-            self.builder.note(
-                "a turn without timestamp arrives its delay after the former turn (service time is unknown)"
-            )
+            self.builder.note(f"sessions: {OPEN_LOOP}")
         if seconds is not None:
             self._next[session] = seconds
         elif former is None:
-            self._next[session] = 0.0
+            self._next[session] = seconds = 0.0
+            self.builder.note("sessions without a timestamp begin at 0")
         return seconds
 
 

@@ -44,7 +44,6 @@ _CONFIG = (
     "enable_prefix_caching",
     "gpu_memory_utilization",
 )
-MOST_REQUESTS = 10_000_000
 _MOST_TOKENS = float(2**31 - 1)
 
 
@@ -131,7 +130,7 @@ def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
             facts=builder.facts,
             source=source.name,
         )
-    count = int(min(prompt.count, MOST_REQUESTS if builder.limit is None else builder.limit))
+    count = builder.drawn(prompt.count)
     random = np.random.default_rng(seed)
     builder.note(f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent")
     output, parallel = (_histogram(samples, names, source) for names in (OUTPUT, PARALLEL))

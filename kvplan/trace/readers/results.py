@@ -95,15 +95,14 @@ class BenchResults:
         total = {key: tokens(value.get(key), key) for key in ("total_input_tokens", "total_output_tokens")}
         if not completed:
             raise InputError("no request of this run completed", field="completed", value=completed)
-        if completed > 10_000_000:
-            raise InputError("is no plausible number of requests", field="completed", value=completed)
         prompt, output = (total[key] / completed for key in ("total_input_tokens", "total_output_tokens"))
         self.builder.note(
             "the result has sums only: every request gets the mean lengths"
             " (run the benchmark with --save-detailed, sglang: --output-details, for the real ones)"
         )
-        starts = self._drawn(value, completed)
-        for index in range(completed):
+        count = self.builder.drawn(completed)
+        starts = self._drawn(value, count)
+        for index in range(count):
             if self.builder.full:
                 break
             # Whole tokens that sum to the total: the remainder is spread over the requests.

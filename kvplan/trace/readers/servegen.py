@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.builder import MOST_ASKED_FOR, MOST_DRAWN, TraceBuilder
 from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.rows import MAX_TOKENS, number
 from kvplan.trace.source import Source, open_source
@@ -48,7 +48,7 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
     """
     path = source.path
     other = None if path is None else _sibling(path, rates_given)
-    if other is None or not other.is_file():
+    if path is None or other is None or not other.is_file():
         raise NoRequestsError(
             "is half of a ServeGen client; chunk-I-trace.csv or chunk-I-dataset.json is not beside it",
             format="servegen-client",
@@ -61,6 +61,9 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
     builder.note(f"a client's distributions, read with {other.name} beside it: drawn with seed {seed}")
     builder.note("time: windows in s; arrivals by each window's rate, pattern and shape; prompt and output independent")
     random = np.random.default_rng(seed)
+    # A client's distributions take more bytes than it sends requests; a few bytes shall not ask for millions.
+    told = max(MOST_DRAWN, path.stat().st_size + other.stat().st_size)
+    most = min(MOST_ASKED_FOR, told if builder.limit is None else builder.limit)
     starts = sorted(lengths)
     for begin, width, rate, pattern, shape in rates:
         if builder.full:
@@ -71,6 +74,11 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
             continue
         if builder.limit is not None:
             arrival = arrival[: builder.limit - len(builder)]
+        if len(builder) + len(arrival) > most:
+            builder.note(
+                f"cut at {len(builder):,} requests, before {begin:g} s (--limit draws up to {MOST_ASKED_FOR:,})"
+            )
+            return
         prompt, output = (_drawn(pmf, len(arrival), random) for pmf in lengths[window])
         builder.extend(arrival, prompt, output)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
-from kvplan.trace.clock import PER_SECOND
+from kvplan.trace.clock import OPEN_LOOP, PER_SECOND
 from kvplan.trace.readers.delimited import csv_rows
 from kvplan.trace.rows import number, tokens
 from kvplan.trace.source import Source
@@ -15,7 +15,8 @@ COLUMNS = ("session_id", "round_idx", "prefix_len", "input_len", "output_len", "
 def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
     """Add every round. It arrives after its session's start and the waits since; service takes no time."""
     builder.note("prompt = prefix_len + input_len: input_len is what a round adds")
-    builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms; rounds arrive as if service took no time")
+    builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms")
+    builder.note(f"sessions: {OPEN_LOOP}")
     reader = csv_rows(source)
     _, header = next(reader)
     assert isinstance(header, list)

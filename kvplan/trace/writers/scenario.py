@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import IO, Any
 
 from kvplan.trace.trace import Trace
 
+_ESCAPED = re.compile("[^\x20-\x7e\U00010000-\U0010ffff]")
+
 
 def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
-    """``requests: [...]``, one a line; ``content`` tells what is shared. Add model and gpu to run it."""
+    """``requests: [...]``, one a line; ``content`` tells what is shared. Add model and gpu to run it.
+
+    A session alone would be read as turns that repeat each other: where the trace knows of no sharing, an empty
+    ``content`` says so.
+    """
     content = trace.content
     file.write("requests:\n")
     for row, (arrival, prompt, output) in enumerate(
@@ -32,5 +39,12 @@ def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
             ]
             if content.output_source[row] >= 0:
                 request["output_content"] = int(content.output_source[row])
-        # JSON of one line is YAML's flow style.
-        file.write(f"  - {json.dumps(request)}\n")
+        elif trace.session is not None:
+            request["content"] = []
+        file.write(f"  - {_flow(request)}\n")
+
+
+def _flow(value: Any) -> str:
+    """JSON of one line that is YAML's flow style too: YAML knows no escaped surrogate pairs."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _ESCAPED.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
