@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvplan.terminal.formats import count, decimal, gib, kib, percent, seconds
+from kvplan.terminal.formats import count, counted, decimal, gib, kib, percent, seconds
 from kvplan.terminal.sparkline import sparkline
 from kvplan.terminal.verdict import verdict
-from kvplan.trace.words import counted
 
 if TYPE_CHECKING:
     import pandas

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from kvplan.terminal.formats import count, seconds
-from kvplan.trace.words import counted
+from kvplan.terminal.formats import count, counted, seconds
 
 if TYPE_CHECKING:
     from kvplan.trace.trace import Trace
