@@ -1,10 +1,10 @@
 """A week of the Azure 2024 shape: 44 million requests over 64 replicas, in bounded memory.
 
-The 2024 trace itself (27 million conversations and 17 million code requests a week) is not part of this repository.
-Its volume and mixture are kept; lengths are those of the shipped fits of the 2023 traces, and the rate swings over day
-and week as the trace's paper describes (Stojkovic et al., DynamoLLM, HPCA 2025): nights at a third, weekends at half.
+The 2024 trace itself is not part of this repository: its volume is kept, and the rest is assumed and stands here.
+Lengths are those of the shipped fits of the 2023 traces, 17 of 44 requests being code; the rate swings threefold over
+a day, and weekends have half of it.
 
-    python benchmarks/week_of_azure.py                       # the whole: about 15 minutes of one core
+    python benchmarks/week_of_azure.py                       # the whole: about half an hour of one core
     python benchmarks/week_of_azure.py --requests 1000000
 """
 

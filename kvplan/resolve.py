@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvplan.catalog import Gpu, ModelConfig, load_gpu, load_model
 from kvplan.core.settings import CacheGroup, Settings
 from kvplan.errors import InfeasibleError, KvplanError
-from kvplan.memory import MemoryPlan, plan_memory, require_feasible
+from kvplan.memory import MemoryPlan, load_overrides, plan_memory, require_feasible
 from kvplan.timing import StepTimes, constant, roofline
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def _sized(scenario: Scenario, model: ModelConfig, gpu: Gpu, notes: list[str]) -
         "enable_chunked_prefill": scheduler.enable_chunked_prefill,
         "num_speculative_tokens": scheduler.num_speculative_tokens,
     }
+    if scenario.memory_overrides_path is not None:
+        flags["overrides"] = load_overrides(scenario.memory_overrides_path)
     plan = plan_memory(model, gpu, max_model_len=scheduler.max_model_len, **flags)
     if scheduler.max_model_len is None and 0 < plan.longest_max_model_len < plan.max_model_len:
         longest = plan.longest_max_model_len

@@ -112,8 +112,8 @@ def measure(study: Mapping[str, Any]) -> list[dict[str, Any]]:
     for run in runs_of(study):
         summary = kvplan.simulate(Scenario.build(scenario_of(run, study.get("set") or {}))).summary["runs"][0]
         kept = {path: at(summary, path) for path in study["keep"]}
-        for name, (part, rest) in (study.get("share") or {}).items():
-            share = at(summary, part) / (at(summary, part) + at(summary, rest))
+        for name, (part, *rest) in (study.get("share") or {}).items():
+            share = at(summary, part) / (at(summary, part) + sum(at(summary, other) for other in rest))
             kept[name] = share
         if "tokens" in run:  # what dividing the pool by the bytes of a token promises
             kept["naive"] = (

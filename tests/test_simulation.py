@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvplan
+from kvplan.memory import MemoryOverrides, save_overrides
 
 AZURE = "traces/azure-2023/AzureLLMInferenceTrace_conv.csv"
 SPLIT = ["used", "reserved", "internal", "external", "cached", "free"]
@@ -182,3 +183,17 @@ def test_what_can_never_run_is_refused_with_its_reason() -> None:
     result = kvplan.simulate(asked)
     assert result.requests["status"].tolist() == ["refused", "finished"]
     assert result.summary["runs"][0]["requests"]["refused_reasons"] == {"prompt + output exceeds max_model_len": 1}
+
+
+def test_measured_terms_size_the_pool_of_a_simulation(tmp_path: Path) -> None:
+    """What `kvplan reconcile --save` keeps from a server's log: here 2 GiB of activations instead of the formula's."""
+    asked = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "requests": [{"arrival": 0.0, "prompt": 8, "output": 2}]}
+    plain = kvplan.simulate(asked).summary["runs"][0]["memory"]["plan"]
+    path = tmp_path / "measured.yaml"
+    save_overrides(MemoryOverrides(activation_bytes=2 << 30, origin="a log"), path)
+    measured = kvplan.simulate({**asked, "engine": {"memory_overrides": str(path)}}).summary["runs"][0]["memory"][
+        "plan"
+    ]
+    assert measured["activation_bytes"] == 2 << 30 != plain["activation_bytes"]
+    difference = measured["activation_bytes"] - plain["activation_bytes"]
+    assert measured["kv_cache_bytes"] == plain["kv_cache_bytes"] - difference

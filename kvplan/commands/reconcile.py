@@ -44,7 +44,12 @@ def reconcile_log(
         bool | None, _option("--async-scheduling/--no-async-scheduling", help="as above")
     ] = None,
     save: Annotated[
-        Path | None, _option("--save", metavar="FILE", help="keep the measured terms for `kvplan memory --overrides`")
+        Path | None,
+        _option(
+            "--save",
+            metavar="FILE",
+            help="keep the measured terms for `kvplan memory --overrides` and `kvplan simulate --memory-overrides`",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:

@@ -157,6 +157,9 @@ class Engine(Section):
 
     name: Literal["vllm", "sglang", "trtllm", "lmdeploy"] = Field("vllm", description="serving engine")
     version: str = Field("0.33", description="its release, quoted in YAML: 0.10 is not 0.1")
+    memory_overrides: str | None = Field(
+        None, description="a file of measured memory terms, as `kvplan reconcile --save` writes it"
+    )
 
 
 class Bound(Section):

@@ -34,8 +34,8 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet(
         "parallel.data_parallel_size",
         lambda size: size > 1,
-        "more than one replica is not simulated yet",
-        "simulate one replica with its share of the requests",
+        "more than one replica is not simulated yet in one run",
+        "`kvplan plan` routes a trace over several; here, simulate one replica with its share of the requests",
     ),
     NotYet(
         "sweep",

@@ -180,6 +180,11 @@ class Scenario(Section):
         """The file of ``timing: {profile: FILE}``."""
         return None if self.timing.profile is None else self.path(self.timing.profile)
 
+    @property
+    def memory_overrides_path(self) -> Path | None:
+        """The file of ``engine: {memory_overrides: FILE}``."""
+        return None if self.engine.memory_overrides is None else self.path(self.engine.memory_overrides)
+
     def error(
         self,
         key: str | tuple[Key, ...],
@@ -243,6 +248,8 @@ class Scenario(Section):
                 part["model"] = moved(model)
             if isinstance(timing := part.get("timing"), dict) and "profile" in timing:
                 timing["profile"] = moved(timing["profile"])
+            if isinstance(engine := part.get("engine"), dict) and engine.get("memory_overrides"):
+                engine["memory_overrides"] = moved(engine["memory_overrides"])
         if "file" in mapping.get("workload", {}):
             mapping["workload"]["file"] = moved(mapping["workload"]["file"])
 

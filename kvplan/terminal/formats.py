@@ -9,6 +9,11 @@ def count(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 request``, ``20,000 requests``. `kvplan.trace.words` has the same; importing it would import the readers."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def decimal(value: float | None) -> str:
     """``0.0123``, ``1.23``, ``12.3``, ``1,234``."""
     if value is None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvplan.terminal.formats import count, decimal, gib, kib, percent, seconds
+from kvplan.terminal.formats import count, counted, decimal, gib, kib, percent, seconds
 from kvplan.terminal.sparkline import sparkline
 from kvplan.terminal.verdict import verdict
 
@@ -40,7 +40,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
     scenario, first = summary["scenario"], summary["runs"][0]
     names = [_name(scenario[key]) for key in ("model", "gpu")]
     engine = f"{scenario['engine']['name']} {scenario['engine']['version']}"
-    return f"{names[0]} on {names[1]}, {engine}: {count(first['requests']['total'])} requests"
+    return f"{names[0]} on {names[1]}, {engine}: {counted(first['requests']['total'], 'request')}"
 
 
 def _name(reference: Any) -> str:

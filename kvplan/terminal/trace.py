@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from kvplan.terminal.formats import count, seconds
+from kvplan.terminal.formats import count, counted, seconds
 
 if TYPE_CHECKING:
     from kvplan.trace.trace import Trace
@@ -17,7 +17,7 @@ def print_trace(console: Console, trace: Trace) -> None:
     origin = trace.origin
     bad = f", {count(origin.bad_rows)} bad rows left out" if origin.bad_rows else ""
     span = seconds(float(trace.arrival_s[-1]))
-    _say(console, f"trace: {origin.format}, {count(len(trace))} requests in {span}{bad}")
+    _say(console, f"trace: {origin.format}, {counted(len(trace), 'request')} in {span}{bad}")
     for note in origin.notes:
         _say(console, f"trace: {note}")
 

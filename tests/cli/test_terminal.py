@@ -64,7 +64,7 @@ def shown(result: FakeResult, width: int = 100) -> str:
 
 def test_the_table_has_a_column_a_run_and_the_units() -> None:
     text = shown(FakeResult())
-    assert text.startswith("llama-3.1-8b on h100-sxm, vllm 0.33: 1 requests\n")
+    assert text.startswith("llama-3.1-8b on h100-sxm, vllm 0.33: 1 request\n")
     lines = {line.split("  ")[0].strip(): line.split() for line in text.splitlines()}
     assert lines["KV pool"][-4:] == ["50.00", "GiB", "50.00", "GiB"]
     assert lines["pool: internal, mean"][-4:] == ["1.0", "%", "60.0", "%"]

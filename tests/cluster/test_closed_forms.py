@@ -56,11 +56,15 @@ def pollaczek_khinchine(sent: Traffic) -> float:
 
 
 def erlang_c(load: float, servers: int, mean_s: float) -> float:
-    """Mean wait of M/M/k; `load` is that of one server."""
+    """Mean wait of M/M/k; `load` is that of one server.
+
+    Who comes while a step of others runs and there is room waits for its end, half a step on average: that is added.
+    """
     offered = load * servers
     tail = offered**servers / math.factorial(servers) / (1 - load)
-    waits = tail / (sum(offered**n / math.factorial(n) for n in range(servers)) + tail)
-    return waits * mean_s / (servers * (1 - load))
+    total = sum(offered**n / math.factorial(n) for n in range(servers)) + tail
+    some_room = 1 - tail / total - 1 / total
+    return tail / total * mean_s / (servers * (1 - load)) + some_room * STEP_S / 2
 
 
 def kiefer_wolfowitz(sent: Traffic, servers: int) -> float:

@@ -44,6 +44,7 @@ WORDS: dict[str, tuple[str | bool, Any]] = {
     "timing": ("constant=0.02", "constant=0.02"),
     "engine.name": ("sglang", "sglang"),
     "engine.version": ("0.10", "0.10"),
+    "engine.memory_overrides": ("measured.yaml", "measured.yaml"),
     "slo": ("ttft_s.p99=2,tpot_s.p95=0.05", ...),
     "workload.file": ("t.csv", "t.csv"),
     "workload.synthetic": ("{rate: 2}", {"rate": 2}),
