@@ -31,6 +31,7 @@ from benchmarks._rows import write_rows
 from kvplan.calibration.calibrate import Calibration
 from kvplan.calibration.deployment import calibrated_scenario
 from kvplan.calibration.replay import ReplayValidation, execute, judge
+from kvplan.calibration.samples import Samples
 from kvplan.engine.engine import Engine, EngineOptions
 from kvplan.engine.run import deploy
 from kvplan.resolve import resolve
@@ -86,25 +87,32 @@ def traffic() -> Trace:
 
 
 def runs(layout: str, trace: Trace, budget_s: float, count: int, clock: str) -> Iterator[ReplayValidation]:
-    """Calibrates one layout and runs it so many times, by turns: the speed of a shared machine drifts, and neither may
-    see a faster one than the other. All runs are judged by the one profile of all that was measured."""
+    """Calibrates one layout and runs it so many times, by turns. The speed of a shared machine drifts by a quarter
+    within a minute, so each run is judged by the profile that was measured right before and right after it."""
     options = EngineOptions("cpu", "torch")
     scenario = calibrated_scenario({**SETTINGS, **LAYOUTS[layout]}, options.torch_device())
     calibration = Calibration(scenario, options, budget_s, clock)
     deployment, shape, pool = deploy(scenario)
     engine = Engine(shape, deployment.settings, pool, options)
-    executed = []
+    before = part(calibration, budget_s / (count + 1))
     for _ in range(count):
-        calibration.measure(budget_s=budget_s / count)
-        executed.append(execute(engine, trace, clock))
-    profile = calibration.profile()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "profile.json"
-        write_profile(profile, path)
-        timed = Scenario.build({**scenario.to_mapping(), "timing": {"profile": str(path)}})
-        deployment = resolve(timed)
-    for one in executed:
-        yield judge(timed, deployment, profile, trace, one)
+        executed = execute(engine, trace, clock)
+        after = part(calibration, budget_s / (count + 1))
+        calibration.samples = before.together(after)
+        before = after
+        profile = calibration.profile()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "profile.json"
+            write_profile(profile, path)
+            timed = Scenario.build({**scenario.to_mapping(), "timing": {"profile": str(path)}})
+            yield judge(timed, resolve(timed), profile, trace, executed)
+
+
+def part(calibration: Calibration, budget_s: float) -> Samples:
+    """A part of a calibration, measured by itself: every point at least once."""
+    calibration.samples = Samples(calibration.samples.identity)
+    calibration.measure(budget_s=budget_s)
+    return calibration.samples
 
 
 def named(figure: tuple[str, str]) -> str:

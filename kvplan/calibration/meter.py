@@ -63,9 +63,9 @@ class Meter:
         """Measures it once, on inputs drawn anew, after one run that does not count.
 
         Returns:
-            decode, prefill, mixed, linear: ``attention`` and ``linear`` of a step, all layers; skew: attention as ``seconds``,
-            and had all rows the mean or the longest context, ``at_mean`` and ``at_longest``; host: whole ``prefill``
-            and ``decode`` steps; else ``seconds``.
+            decode, prefill, mixed, linear: ``attention`` and ``linear`` of a step, all layers; skew: attention as
+            ``seconds``, and had all rows the mean or the longest context, ``at_mean`` and ``at_longest``; host: whole
+            ``prefill`` and ``decode`` steps; else ``seconds``.
         """
         if point.kind == "host":
             return self._whole_steps(*point.at)

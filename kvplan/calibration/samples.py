@@ -44,6 +44,15 @@ class Samples:
         found = [sample[name] for sample in self.by_point.get(key, ()) if name in sample]
         return median(found) if found else None
 
+    def together(self, other: Samples) -> Samples:
+        """What both have measured, kept in no file."""
+        both = Samples(self.identity)
+        for samples in (self, other):
+            both.failed |= samples.failed
+            for key, found in samples.by_point.items():
+                both.by_point.setdefault(key, []).extend(found)
+        return both
+
     def save(self) -> None:
         """Writes the file whole or not at all."""
         if self.path is not None:

@@ -71,6 +71,14 @@ class TestABrokenRun:
         assert len(again.seen) == len(PLAN) - 7
         assert {point.key for point in PLAN} == set(resumed.by_point)
 
+    def test_two_parts_make_one_whole(self) -> None:
+        before, after = Samples({}), Samples({})
+        before.add("head 1", {"seconds": 1.0})
+        after.add("head 1", {"seconds": 3.0})
+        after.add("head 2", {"seconds": 5.0})
+        both = before.together(after)
+        assert (both.median("head 1", "seconds"), both.count("head 2"), before.count("head 2")) == (2.0, 1, 0)
+
     def test_it_is_not_taken_for_a_run_with_other_settings(self, tmp_path: Path) -> None:
         file = tmp_path / "p.json.partial"
         Samples({"block_size": 16}, file).save()
