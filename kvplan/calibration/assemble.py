@@ -10,8 +10,10 @@ import numpy as np
 
 from kvplan.calibration.errors import as_json, summed, summed_as_json
 from kvplan.calibration.meter import HOST_STEPS
-from kvplan.calibration.plan import Point
+from kvplan.calibration.plan import Point, traffic
 from kvplan.calibration.samples import Samples
+from kvplan.core.replica import Replica
+from kvplan.core.settings import Settings
 from kvplan.errors import KvplanError
 from kvplan.timing.measured import from_profile
 from kvplan.timing.profile import ATTENTION, SKEW, Operation, Profile, RankProfile
@@ -22,12 +24,20 @@ if TYPE_CHECKING:
 Pairs = list[tuple[float, float]]
 
 
-def assemble(head: Profile, points: Sequence[Point], samples: Samples, model: ModelConfig, block_bytes: int) -> Profile:
+def assemble(
+    head: Profile,
+    points: Sequence[Point],
+    samples: Samples,
+    model: ModelConfig,
+    block_bytes: int,
+    served: tuple[Settings, int] | None = None,
+) -> Profile:
     """The profile of one device.
 
     Args:
         head: all that is not measured point by point; its ranks are replaced.
         block_bytes: of one block, all layers.
+        served: the settings and the longest context of the engine that was measured; None: its traffic is left out.
 
     Raises:
         KvplanError: nothing of a kind was measured without which no step can be priced.
@@ -78,7 +88,28 @@ def assemble(head: Profile, points: Sequence[Point], samples: Samples, model: Mo
     profile = replace(head, ranks={1: rank}, notes=(*head.notes, *_failures(samples)))
     errors = as_json(profile)
     errors["1"] |= whole
-    return replace(profile, errors=errors)
+    factor = _step_factor(profile, points, samples, model, served)
+    if factor is not None:
+        off = summed("traffic", np.array([1.0 / factor - 1.0]))
+        errors["1"]["steps of changing shapes, before step_factor"] = summed_as_json(off)
+    return replace(profile, errors=errors, step_factor=factor or 1.0)
+
+
+def _step_factor(
+    profile: Profile, points: Sequence[Point], samples: Samples, model: ModelConfig, served: tuple[Settings, int] | None
+) -> float | None:
+    """Served traffic against the sum of its steps' parts; None where none was measured."""
+    found = [p for p in points if p.kind == "traffic" and samples.median(p.key, "seconds") is not None]
+    if served is None or not found:
+        return None
+    settings, longest = served
+    priced = measured = 0.0
+    for point in found:
+        replica = Replica(settings, traffic(point.at[0], longest))
+        replica.run(from_profile(profile, model).compiled())
+        priced += float(replica.core.scalars["now"][0])
+        measured += samples.median(point.key, "seconds") or 0.0
+    return measured / priced
 
 
 def _operation(name: str, pairs: Pairs, axis: Any) -> Operation:

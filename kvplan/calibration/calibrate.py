@@ -54,9 +54,11 @@ class Calibration:
         device = self.options.torch_device()
         before = device_memory(device)
         self.deployment, shape, pool = deploy(self.scenario)
-        settings = replace(self.deployment.settings, async_scheduling=False)  # whole steps are told apart by plan
+        settings = self.settings = replace(
+            self.deployment.settings, async_scheduling=False
+        )  # whole steps are told apart by plan
         self.engine = Engine(shape, settings, _with_host_pool(pool, settings), self.options, self.weights)
-        longest = min(settings.max_model_len - 1, settings.total_slots)
+        longest = self.longest = min(settings.max_model_len - 1, settings.total_slots)
         self.meter = Meter(self.engine, longest, self.options.seed, self.clock)
         swaps = self.engine.pool.shape.host_blocks > 0
         wanted = points(settings, longest, self.budget_s, swaps)
@@ -86,7 +88,9 @@ class Calibration:
                 "medians of whole forward passes, attention timed within them, the host by whole steps",
             ),
         )
-        return assemble(head, self.points, self.samples, self.deployment.model, self.engine.pool.shape.block_bytes)
+        block_bytes = self.engine.pool.shape.block_bytes
+        served = self.settings, self.longest
+        return assemble(head, self.points, self.samples, self.deployment.model, block_bytes, served)
 
 
 SETTINGS = ("attention", "dtype", "kv_cache_dtype", "layout", "block_size", "max_model_len", "max_num_batched_tokens",

@@ -12,7 +12,7 @@ import torch
 
 from kvplan.calibration.made_steps import MadeSteps, Row
 from kvplan.calibration.metered import Metered
-from kvplan.calibration.plan import Point
+from kvplan.calibration.plan import Point, traffic
 from kvplan.calibration.stopwatch import Stopwatch, TimedAttention, clock_of
 from kvplan.core.replica import Replica, Workload
 from kvplan.engine.attention_torch import TorchAttention
@@ -55,6 +55,8 @@ class Meter:
         if point.kind == "host":
             rows, prompt = point.at
             return self._steps.fits([(prompt + HOST_STEPS, 1)] * rows)
+        if point.kind == "traffic":
+            return True
         if point.kind == "head":
             return point.at[0] <= self._engine.settings.max_num_seqs
         return all(self._steps.fits(rows) for rows in self._batches(point).values())
@@ -65,10 +67,12 @@ class Meter:
         Returns:
             decode, prefill, mixed, linear: ``attention`` and ``linear`` of a step, all layers; skew: attention as
             ``seconds``, and had all rows the mean or the longest context, ``at_mean`` and ``at_longest``; host: whole
-            ``prefill`` and ``decode`` steps; else ``seconds``.
+            ``prefill`` and ``decode`` steps; traffic: ``seconds`` of all its steps; else ``seconds``.
         """
         if point.kind == "host":
             return self._whole_steps(*point.at)
+        if point.kind == "traffic":
+            return {"seconds": sum(self._run(traffic(point.at[0], self._longest))[0])}
         if point.kind == "head":
             return {"seconds": self._timed(lambda: self._logits(point.at[0]))}
         if point.kind in ("block_copy", "swap_out", "swap_in"):
@@ -163,15 +167,19 @@ class Meter:
         """Median seconds of the decode steps of equal requests, and of the step that computes their prompts; neither
         where they never run all at once."""
         work = Workload(np.zeros(rows), np.full(rows, prompt, np.int64), np.full(rows, HOST_STEPS + 1, np.int64))
-        metered = Metered(self._engine.executor(work), clock_of(self._clock, self._engine.device))
-        seconds = run_steps(Replica(self._engine.settings, work), metered)
-        decode = [s for s, load in zip(seconds, metered.loads, strict=True) if load["decode_rows"][0] == rows]
+        seconds, loads = self._run(work)
+        decode = [s for s, load in zip(seconds, loads, strict=True) if load["decode_rows"][0] == rows]
         found = {}
         if len(decode) > 1:  # else the layout reserves too much for so many at once
             found["decode"] = median(decode[1:])  # the first one finds another batch's inputs in the cache
-        if metered.loads[0]["prefill_rows"][0] == rows:
+        if loads[0]["prefill_rows"][0] == rows:
             found["prefill"] = seconds[0]
         return found
+
+    def _run(self, work: Workload) -> tuple[list[float], list[Any]]:
+        """(seconds, load) of every step of a workload, as the engine runs them."""
+        metered = Metered(self._engine.executor(work), clock_of(self._clock, self._engine.device))
+        return run_steps(Replica(self._engine.settings, work), metered), metered.loads
 
 
 def _repeated(run: Callable[[], tuple[float, ...]]) -> list[tuple[float, ...]]:

@@ -8,11 +8,16 @@ from typing import Literal
 
 import numpy as np
 
+from kvplan.core.replica import Workload
 from kvplan.core.settings import Settings
 
-Kind = Literal["decode", "prefill", "mixed", "skew", "linear", "head", "host", "block_copy", "swap_out", "swap_in"]
+Kind = Literal[
+    "decode", "prefill", "mixed", "skew", "linear", "head", "host", "traffic", "block_copy", "swap_out", "swap_in"
+]
 PREFILL_ROWS_PROMPT = 32
 """Prompt tokens, at most, of the requests whose whole steps tell the host's time."""
+MOST_REQUESTS, MOST_OUTPUTS = 32, 24
+"""Of the traffic that is served to compare whole steps with their parts."""
 MOVED_BLOCKS = (1, 16, 64)
 
 
@@ -28,6 +33,7 @@ class Point:
     linear     tokens, as several prefills where one would be longer than a context may be
     head       rows that sample
     host       decode rows, prompt tokens: whole steps, as the engine runs them
+    traffic    requests of all lengths, served to their end: steps of changing shapes
     the others blocks moved at once
     ========== ================================================================================
     """
@@ -82,10 +88,19 @@ def points(settings: Settings, longest: int, budget_s: float, swaps: bool) -> li
         found += [Point("linear", (t,)) for t in _spread(longest, settings.max_num_batched_tokens, 3)[1:]]
     found += [Point("head", (r,)) for r in rows]
     found += [Point("host", (r, _prompt(settings, r))) for r in rows]
+    found += [Point("traffic", (min(2 * settings.max_num_seqs, MOST_REQUESTS),))]
     found += [Point("block_copy", (n,)) for n in MOVED_BLOCKS if settings.paged]
     if swaps:
         found += [Point(kind, (n,)) for kind in ("swap_out", "swap_in") for n in MOVED_BLOCKS]
     return list(dict.fromkeys(found))
+
+
+def traffic(requests: int, longest: int) -> Workload:
+    """Requests that all arrive at once, so that which steps they take does not depend on how long these take."""
+    draw = np.random.default_rng(0)
+    outputs = draw.integers(2, max(3, min(MOST_OUTPUTS, longest // 2)), requests)
+    prompts = np.rint(np.exp(draw.uniform(0.0, np.log(max(2, longest // 2)), requests))).astype(np.int64)
+    return Workload(np.zeros(requests), prompts, outputs.astype(np.int64))
 
 
 def _mixed(settings: Settings, longest: int, d: Density) -> Iterator[Point]:

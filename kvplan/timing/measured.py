@@ -111,13 +111,14 @@ def from_profile(
     hosted = zip(("host_step_s", "host_row_s"), host_seconds(rank), strict=True)
     measured = {name: found for name, found in hosted if found and name not in (coefficients or {})}
     c = replace(c, **measured)
-    return StepTimes(
+    times = StepTimes(
         kind="measured",
         terms=(
             Term("linear_points", float(len(tokens)), "token counts", where),
             Term("attention_points", float(len(rank.attention)), "measured", where),
             Term("skew_points", float(len(rank.skew)), "measured", where),
             Term("smallest_kernel_s", _smallest_kernel(rank), "s", where),
+            Term("step_factor", profile.step_factor, "of the sum of a step's parts", where),
             *(replace(term, source=where) if term.name in measured else term for term in c.terms()),
         ),
         host_step_s=c.host_step_s,
@@ -138,6 +139,27 @@ def from_profile(
             if found.get("points")
         },
         warnings=tuple(warnings),
+    )
+    return times if profile.step_factor == 1.0 else _scaled(times, profile.step_factor)
+
+
+def _scaled(times: StepTimes, factor: float) -> StepTimes:
+    """Every part of a step takes so much longer; what moves blocks does not."""
+
+    def scaled(grid: Grid | None) -> Grid | None:
+        return None if grid is None else replace(grid, values=grid.values * factor)
+
+    return replace(
+        times,
+        host_step_s=times.host_step_s * factor,
+        host_row_s=times.host_row_s * factor,
+        linear=scaled(times.linear),
+        head=scaled(times.head),
+        prefill=scaled(times.prefill),
+        decode=scaled(times.decode),
+        mixed=scaled(times.mixed),
+        decode_tail=scaled(times.decode_tail),
+        mixed_tail=scaled(times.mixed_tail),
     )
 
 

@@ -5,6 +5,7 @@
     {"schema": "kvplan-profile/1",
      "name": "...", "model": "...", "launch": "eager",
      "machine": {...}, "versions": {...}, "source": {...}, "notes": [...],
+     "step_factor": 1.0,                     whole steps against the sum of their parts
      "memory": {...},                        measured memory terms, where there are any
      "ranks": {"1": {                        by tensor_parallel_size
        "operations": [{"name": "qkv_proj", "per": "layer", "axis": "tokens", "points": [[1, 5.49e-05], ...]},
@@ -100,6 +101,9 @@ class Profile:
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
+    step_factor: float = 1.0
+    """How much longer steps of changing shapes were found to take than their parts, each of which was timed again and
+    again on data still in the cache."""
     memory: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -131,6 +135,7 @@ class Profile:
             "versions": dict(self.versions),
             "source": dict(self.source),
             "notes": list(self.notes),
+            "step_factor": self.step_factor,
             "memory": dict(self.memory),
             "errors": dict(self.errors),
         }
@@ -169,6 +174,7 @@ def read_profile(path: str | Path) -> Profile:
             machine=document.get("machine", {}),
             versions=document.get("versions", {}),
             source=document.get("source", {}),
+            step_factor=float(document.get("step_factor", 1.0)),
             memory=document.get("memory", {}),
             errors=document.get("errors", {}),
             notes=tuple(document.get("notes", ())),

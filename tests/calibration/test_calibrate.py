@@ -17,9 +17,10 @@ from kvplan.calibration.assemble import assemble  # noqa: E402
 from kvplan.calibration.calibrate import Calibration, calibrate  # noqa: E402
 from kvplan.calibration.deployment import calibrated_scenario  # noqa: E402
 from kvplan.calibration.measure import measure  # noqa: E402
-from kvplan.calibration.plan import Point, points  # noqa: E402
+from kvplan.calibration.plan import Point, points, traffic  # noqa: E402
 from kvplan.calibration.samples import Samples, partial_path  # noqa: E402
 from kvplan.catalog import load_model  # noqa: E402
+from kvplan.core.replica import Replica  # noqa: E402
 from kvplan.core.settings import Settings  # noqa: E402
 from kvplan.core.step_time import STEP_LOAD, step_seconds  # noqa: E402
 from kvplan.engine.engine import EngineOptions  # noqa: E402
@@ -139,6 +140,17 @@ class TestWhatAProfilePrices:
         unequal = price(known, **load, decode_context=context, decode_context_squares=squares)
         equal = price(known, **load, decode_context=rows * long, decode_context_squares=rows * long**2)
         assert unequal == pytest.approx(equal, rel=1e-3)  # the mean was measured at a whole number of tokens
+
+    def test_whole_traffic_takes_as_long_as_it_was_found_to_take(self) -> None:
+        """A second for all of it, whatever its parts: the simulator, given the profile, takes that second."""
+        samples = Samples({})
+        measure(KnownTimes(), PLAN, samples, 0.0)
+        profile = assemble(Profile("known", {}), PLAN, samples, load_model(MODEL), 1024, (LIMITS, 63))
+        (point,) = (p for p in PLAN if p.kind == "traffic")
+        replica = Replica(LIMITS, traffic(point.at[0], 63))
+        replica.run(from_profile(profile, load_model(MODEL)).compiled())
+        assert replica.core.scalars["now"][0] == pytest.approx(1.0, rel=1e-6)
+        assert profile.step_factor > 1.0
 
     def test_steps_of_more_tokens_than_a_context_holds(self) -> None:
         limits = replace(LIMITS, max_num_batched_tokens=200)

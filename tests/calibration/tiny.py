@@ -41,6 +41,8 @@ class KnownTimes:
             return {"attention": decode(*point.at), "linear": linear(point.at[0])}
         if point.kind == "prefill":
             return {"attention": prefill(*point.at), "linear": linear(point.at[0])}
+        if point.kind == "traffic":
+            return {"seconds": 1.0}
         if point.kind == "linear":
             return {"attention": 1.0, "linear": linear(point.at[0])}
         if point.kind == "mixed":
