@@ -33,7 +33,7 @@ class Point:
     linear     tokens, as several prefills where one would be longer than a context may be
     head       rows that sample
     host       decode rows, prompt tokens: whole steps, as the engine runs them
-    traffic    requests of all lengths, served to their end: steps of changing shapes
+    traffic    requests of all lengths, which draw of them: steps of changing shapes, to the end
     the others blocks moved at once
     ========== ================================================================================
     """
@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Density:
-    """Points an axis."""
+    """Points an axis; draws of traffic."""
 
     rows: int
     contexts: int
@@ -57,9 +57,14 @@ class Density:
     priors: int
     mixed: int
     skew: int
+    traffics: int
 
 
-DENSITIES = ((20.0, Density(4, 4, 4, 3, 2, 1)), (120.0, Density(5, 6, 6, 4, 2, 2)), (1e9, Density(8, 8, 9, 5, 3, 3)))
+DENSITIES = (
+    (20.0, Density(4, 4, 4, 3, 2, 1, 1)),
+    (120.0, Density(5, 6, 6, 4, 2, 2, 4)),
+    (1e9, Density(8, 8, 9, 5, 3, 3, 8)),
+)
 """The least budget, in seconds, that the next density wants: below 20 s the first, below 120 s the second."""
 
 
@@ -88,16 +93,16 @@ def points(settings: Settings, longest: int, budget_s: float, swaps: bool) -> li
         found += [Point("linear", (t,)) for t in _spread(longest, settings.max_num_batched_tokens, 3)[1:]]
     found += [Point("head", (r,)) for r in rows]
     found += [Point("host", (r, _prompt(settings, r))) for r in rows]
-    found += [Point("traffic", (min(2 * settings.max_num_seqs, MOST_REQUESTS),))]
+    found += [Point("traffic", (min(2 * settings.max_num_seqs, MOST_REQUESTS), i)) for i in range(d.traffics)]
     found += [Point("block_copy", (n,)) for n in MOVED_BLOCKS if settings.paged]
     if swaps:
         found += [Point(kind, (n,)) for kind in ("swap_out", "swap_in") for n in MOVED_BLOCKS]
     return list(dict.fromkeys(found))
 
 
-def traffic(requests: int, longest: int) -> Workload:
+def traffic(requests: int, draw_number: int, longest: int) -> Workload:
     """Requests that all arrive at once, so that which steps they take does not depend on how long these take."""
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(draw_number)
     outputs = draw.integers(2, max(3, min(MOST_OUTPUTS, longest // 2)), requests)
     prompts = np.rint(np.exp(draw.uniform(0.0, np.log(max(2, longest // 2)), requests))).astype(np.int64)
     return Workload(np.zeros(requests), prompts, outputs.astype(np.int64))

@@ -147,7 +147,7 @@ class TestWhatAProfilePrices:
         measure(KnownTimes(), PLAN, samples, 0.0)
         profile = assemble(Profile("known", {}), PLAN, samples, load_model(MODEL), 1024, (LIMITS, 63))
         (point,) = (p for p in PLAN if p.kind == "traffic")
-        replica = Replica(LIMITS, traffic(point.at[0], 63))
+        replica = Replica(LIMITS, traffic(*point.at, 63))
         replica.run(from_profile(profile, load_model(MODEL)).compiled())
         assert replica.core.scalars["now"][0] == pytest.approx(1.0, rel=1e-6)
         assert profile.step_factor > 1.0
