@@ -105,7 +105,8 @@ def _step_factor(
     settings, longest = served
     priced = measured = 0.0
     for point in found:
-        replica = Replica(settings, traffic(*point.at, longest))
+        requests, draw = point.at
+        replica = Replica(settings, traffic(requests, draw, longest))
         replica.run(from_profile(profile, model).compiled())
         priced += float(replica.core.scalars["now"][0])
         measured += samples.median(point.key, "seconds") or 0.0

@@ -12,9 +12,9 @@ from kvplan.engine.device_memory import device_memory
 from kvplan.errors import InputError
 from kvplan.scenario import Scenario
 
-SMALLEST_POOL_BYTES = 1 << 26
+SMALLEST_POOL_BYTES, LARGEST_POOL_BYTES = 1 << 26, 1 << 31
 POOL_SHARE = 0.25
-"""Of the memory that a CPU's machine has free, for the pool, where the user gives no size."""
+"""Of the memory that a CPU's machine has free, for the pool, between those bounds, where the user gives no size."""
 LONGEST_BY_DEFAULT = 8192
 """Tokens of a request, where the user gives no max_model_len: a model's own 131,072 would take an hour on a CPU."""
 
@@ -33,7 +33,8 @@ def calibrated_scenario(overrides: Mapping[str, Any], device: torch.device) -> S
     given = {key: value for key, value in leaves.items() if value is not None}
     if device.type == "cpu" and not {"cache.num_gpu_blocks_override", "cache.kv_cache_memory_bytes"} & set(given):
         free = device_memory(device).free_bytes
-        leaves["cache.kv_cache_memory_bytes"] = max(SMALLEST_POOL_BYTES, int(free * POOL_SHARE))
+        share = min(int(free * POOL_SHARE), LARGEST_POOL_BYTES)
+        leaves["cache.kv_cache_memory_bytes"] = max(SMALLEST_POOL_BYTES, share)
     scenario = Scenario.build(as_mapping(leaves))
     if scenario.scheduler.max_model_len is not None:
         return scenario

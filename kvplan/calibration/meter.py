@@ -72,7 +72,9 @@ class Meter:
         if point.kind == "host":
             return self._whole_steps(*point.at)
         if point.kind == "traffic":
-            return {"seconds": sum(self._run(traffic(*point.at, self._longest))[0])}
+            requests, draw = point.at
+            seconds, _ = self._run(traffic(requests, draw, self._longest))
+            return {"seconds": sum(seconds)}
         if point.kind == "head":
             return {"seconds": self._timed(lambda: self._logits(point.at[0]))}
         if point.kind in ("block_copy", "swap_out", "swap_in"):
