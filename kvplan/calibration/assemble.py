@@ -21,6 +21,8 @@ from kvplan.timing.profile import ATTENTION, SKEW, Operation, Profile, RankProfi
 if TYPE_CHECKING:
     from kvplan.catalog import ModelConfig
 
+MOST_FACTOR = 1.4
+"""Beyond it other processes ran meanwhile (a wall clock counts them), and the factor is reported but not used."""
 Pairs = list[tuple[float, float]]
 
 
@@ -92,7 +94,8 @@ def assemble(
     if factor is not None:
         off = summed("traffic", np.array([1.0 / factor - 1.0]))
         errors["1"]["steps of changing shapes, before step_factor"] = summed_as_json(off)
-    return replace(profile, errors=errors, step_factor=factor or 1.0)
+    believed = factor is not None and 1.0 / MOST_FACTOR < factor < MOST_FACTOR
+    return replace(profile, errors=errors, step_factor=factor if factor is not None and believed else 1.0)
 
 
 def _step_factor(
