@@ -42,10 +42,10 @@ CACHE_DIR = str(_cache_root() / _fingerprint())
 
 
 class CoreDispatcher(CPUDispatcher):
-    """Compiles without what the core has no use for, which halves the time of a first start.
+    """Compiles without what the core has no use for, which costs a first start a fifth less time.
 
     LLVM's vectorizers (the loops follow pointers), and Python's cycle collector, which would walk through millions of
-    Numba's own objects again and again. LLVM's level 1 gives code as fast as level 3 does here.
+    Numba's own objects again and again. LLVM's level 1 gives code that runs within a tenth of level 3's.
     """
 
     def compile(self, sig: Any) -> Any:
