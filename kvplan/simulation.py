@@ -21,6 +21,8 @@ from kvplan.scenario import Scenario, load_scenario
 from kvplan.steps import run_logging_steps
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kvplan.trace.trace import Trace
 
 SCHEMA_VERSION = 1
@@ -71,6 +73,16 @@ def simulate(
                 memory_map_table(name, replica.record),
             )
         )
+    return assembled(scenario, trace, summaries, frames)
+
+
+def assembled(
+    scenario: Scenario,
+    trace: Trace,
+    summaries: list[dict[str, Any]],
+    frames: list[tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]],
+) -> Result:
+    """The result of runs on one trace: their summaries, and their tables (requests, timeline, map) end to end."""
     summary = {
         "schema_version": SCHEMA_VERSION,
         "kvplan": kvplan.__version__,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from kvplan.commands.endings import check_targets, present
 from kvplan.commands.options import scenario_options
 from kvplan.errors import InputError, KvplanError
 from kvplan.scenario import load_scenario
-from kvplan.terminal.console import standard_error, standard_output
+from kvplan.terminal.console import standard_error
 from kvplan.terminal.progress import progress_bar
-from kvplan.terminal.summary import print_summary
 from kvplan.terminal.trace import print_trace
 
 
@@ -69,8 +67,7 @@ def engine(
     """
     if not time_scale > 0 or time_scale == float("inf"):
         raise InputError("must be a finite number above 0", field="--time-scale", value=time_scale)
-    if output is not None and output.exists() and not output.is_dir():
-        raise InputError("is a file, not a folder", field="--output", value=str(output))
+    check_targets(output, steps)
     scenario = load_scenario(path, overrides)
     try:
         import torch
@@ -86,15 +83,4 @@ def engine(
     print_trace(error, scenario.trace())
     with progress_bar(error) as progress:
         result = run_scenario(scenario, options, time_scale=time_scale, progress=progress, steps=steps)
-    for run in result.summary["runs"]:
-        for note in run["notes"]:
-            error.print(f"{run['name']}: {note}", markup=False, soft_wrap=True)
-    if output is not None:
-        result.save(output)
-    if as_json:
-        json.dump(result.summary, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
-    else:
-        print_summary(standard_output(), result.summary, result.timeline)
-    if output is not None:
-        (error if as_json else standard_output()).print(f"results: {output}", markup=False, soft_wrap=True)
+    present(result, output, as_json=as_json)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import kvplan
 from kvplan.core.replica import Workload
 from kvplan.engine.architecture import Architecture, architecture, config_of
 from kvplan.engine.engine import Engine, EngineOptions
@@ -24,7 +23,7 @@ from kvplan.metrics.tables import memory_map_table, requests_table, timeline_tab
 from kvplan.resolve import Deployment, resolve
 from kvplan.result import Result
 from kvplan.scenario import Scenario
-from kvplan.simulation import SCHEMA_VERSION, Progress, workload_of
+from kvplan.simulation import Progress, assembled, workload_of
 from kvplan.timing import StepTimes
 from kvplan.timing.step_times import Term
 
@@ -63,22 +62,7 @@ def run_scenario(
         )
         summaries.append(summary)
         frames.append(tables)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "kvplan": kvplan.__version__,
-        "scenario": scenario.to_mapping(),
-        "trace": {
-            "requests": len(trace),
-            "path": trace.origin.path,
-            "format": trace.origin.format,
-            "notes": list(trace.origin.notes),
-            "bad_rows": trace.origin.bad_rows,
-        },
-        "runs": summaries,
-    }
-    import pandas as pd  # a second to import, and only needed here
-
-    return Result(document, *(pd.concat(parts, ignore_index=True) for parts in zip(*frames, strict=True)))
+    return assembled(scenario, trace, summaries, frames)
 
 
 def deploy(run: Scenario) -> tuple[Deployment, Architecture, PoolShape]:
