@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,29 @@ def run_logging_steps(
                 progress(int(s["finished"] + s["refused"]), int(s["num_requests"]))
 
 
-def logged_steps(replica: Replica, timing: TimingTables, names: list[str]) -> Any:
+def logged_steps(replica: Replica, timing: TimingTables, names: list[str]) -> Iterator[dict[str, Any]]:
     """Steps a replica on the simulated clock, yielding a log line after each commit."""
+    return clocked_steps(replica, lambda: float(step_seconds(timing, replica.load())), names=names)
+
+
+def clocked_steps(
+    replica: Replica,
+    execute: Callable[[], float],
+    *,
+    waited: Callable[[], None] = lambda: None,
+    names: list[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Steps a replica to its end on the clock of whatever executes its plans, yielding after each commit.
+
+    The clock runs on the seconds that steps take and jumps over stretches in which nothing could run: given the same
+    seconds, the same plans follow to the last bit, whoever executes them. With asynchronous scheduling a step is
+    planned before the one before it is committed.
+
+    Args:
+        execute: runs the step just planned; returns its seconds.
+        waited: is told when the clock has jumped to an arrival.
+        names: the requests' names; the step's log line is yielded with them, an empty one without.
+    """
     core = replica.core
     asynchronous = replica.settings.async_scheduling
     now, device_free = 0.0, 0.0
@@ -47,15 +68,18 @@ def logged_steps(replica: Replica, timing: TimingTables, names: list[str]) -> An
             if int(s["next_arrival"]) >= int(s["num_requests"]):
                 return
             now = max(now, float(core.requests["arrival_s"][int(s["next_arrival"])]))
+            waited()
         hits, queries = int(s["hit_tokens"]), int(s["query_tokens"])
         planned = replica.plan(now)
-        line = planned_line(replica, names, now, planned)
+        line: dict[str, Any] = {}
         s = core.scalars[0]
-        line["hit_tokens"], line["query_tokens"] = int(s["hit_tokens"]) - hits, int(s["query_tokens"]) - queries
+        if names is not None:
+            line = planned_line(replica, names, now, planned)
+            line["hit_tokens"], line["query_tokens"] = int(s["hit_tokens"]) - hits, int(s["query_tokens"]) - queries
         seconds = 0.0
         begins = max(now, device_free) if asynchronous else now
         if planned or int(s["num_swapped_out"]):
-            seconds = float(step_seconds(timing, replica.load()))
+            seconds = execute()
             replica.observe(begins, seconds)
         elif not int(s["num_running"]) and int(s["num_waiting"]) and not int(s["num_preempted"]):
             replica.refuse_head()
@@ -66,9 +90,10 @@ def logged_steps(replica: Replica, timing: TimingTables, names: list[str]) -> An
         else:
             now += seconds
         replica.commit(now)
-        s = core.scalars[0]
-        line["finished"] = [names[core.finished[i]] for i in range(int(s["num_finished"]))]
-        line["free_after"] = _free(replica)
+        if names is not None:
+            s = core.scalars[0]
+            line["finished"] = [names[core.finished[i]] for i in range(int(s["num_finished"]))]
+            line["free_after"] = _free(replica)
         yield line
 
 

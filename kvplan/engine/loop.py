@@ -1,8 +1,5 @@
-"""Drives a replica step by step on an executor's clock.
-
-The clock runs on the seconds that steps take and jumps over stretches in which nothing could run, exactly as the
-simulator's does: given the same seconds, the same plans follow to the last bit.
-"""
+"""Drives a replica step by step on an executor's clock: the simulator's own stepping (`kvplan.steps`), with the device
+in the place of the step-time model."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 from kvplan.core.replica import Replica
 from kvplan.engine.executor import Executor
-from kvplan.steps import planned_line
+from kvplan.steps import clocked_steps
 
 StepLog = Callable[[dict[str, Any]], None]
 """Called after each commit with the step's line, as `kvplan simulate --steps` writes it."""
@@ -36,42 +33,20 @@ def run_steps(
         progress: requests done and their total, after every step in which that number changed.
     """
     core = replica.core
-    asynchronous = replica.settings.async_scheduling
     taken: list[float] = []
-    now, device_free, done = 0.0, 0.0, -1
+    done = -1
+
+    def execute() -> float:
+        taken.append(executor.execute(core))
+        return taken[-1]
+
     executor.waited()
-    while True:
-        s = core.scalars[0]
-        if replica.idle:
-            if int(s["next_arrival"]) >= int(s["num_requests"]):
-                return taken
-            now = max(now, float(core.requests["arrival_s"][int(s["next_arrival"])]))
-            executor.waited()
-        before = int(s["hit_tokens"]), int(s["query_tokens"])
-        planned = replica.plan(now)
-        line = planned_line(replica, names or [], now, planned) if log is not None else {}
-        s = core.scalars[0]
-        line["hit_tokens"], line["query_tokens"] = int(s["hit_tokens"]) - before[0], int(s["query_tokens"]) - before[1]
-        seconds = 0.0
-        begins = max(now, device_free) if asynchronous else now
-        if planned or int(s["num_swapped_out"]):
-            seconds = executor.execute(core)
-            taken.append(seconds)
-            replica.observe(begins, seconds)
-        elif not int(s["num_running"]) and int(s["num_waiting"]) and not int(s["num_preempted"]):
-            replica.refuse_head()
-        if asynchronous:
-            if int(s["flying_planned"]):
-                now = device_free
-            device_free = begins + seconds if planned else device_free
-        else:
-            now += seconds
-        replica.commit(now)
+    logged = (names or []) if log is not None else None
+    for line in clocked_steps(replica, execute, waited=executor.waited, names=logged):
         executor.committed(core)
-        s = core.scalars[0]
         if log is not None:
-            line["finished"] = [(names or [])[core.finished[i]] for i in range(int(s["num_finished"]))]
             log(line)
-        if progress is not None and done != int(s["finished"] + s["refused"]):
-            done = int(s["finished"] + s["refused"])
-            progress(done, int(s["num_requests"]))
+        if progress is not None and done != int(core.scalars[0]["finished"] + core.scalars[0]["refused"]):
+            done = int(core.scalars[0]["finished"] + core.scalars[0]["refused"])
+            progress(done, int(core.scalars[0]["num_requests"]))
+    return taken
