@@ -69,7 +69,7 @@ class InnerDispatcher(CoreDispatcher):
         raise TypeError(f"{self.py_func.__name__} is called by compiled code only; wrap it with `compiled`")
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any]) -> CoreDispatcher:
     """`numba.njit` with the cache above, for what Python calls. Integer overflow wraps, division raises nothing.
 
     Reference counting is left out (`_nrt`): the core allocates nothing while it runs (an allocation would not
@@ -78,13 +78,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compile(CoreDispatcher, function)
 
 
-def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+def inner(function: Callable[..., Any]) -> CoreDispatcher:
     """As `compiled`, for what only compiled code calls: without the wrappers for Python and C, which take a tenth
     of the time to compile. A call from Python is a TypeError."""
     return _compile(InnerDispatcher, function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
-def _compile(kind: type[CoreDispatcher], function: Callable[..., Any], **options: bool) -> Callable[..., Any]:
+def _compile(kind: type[CoreDispatcher], function: Callable[..., Any], **options: bool) -> CoreDispatcher:
     targetoptions = {"nopython": True, "boundscheck": None, "error_model": "numpy", "_nrt": False, **options}
     dispatcher = kind(py_func=function, targetoptions=targetoptions)
     if kind is InnerDispatcher:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kvplan.core import replay as compiled_replay
 from kvplan.core import scheduler, state
+from kvplan.core.first_start import compile_together
 from kvplan.core.intake import COUNTERS, Room, append, forget
 from kvplan.core.recorder import Record, new_record, record_step, record_tokens
 from kvplan.core.settings import KINDS, Settings, admission_cap, config_record
@@ -252,6 +253,7 @@ class Replica:
 
         `progress(done, total)` is called about twice a second of compute, so that Ctrl-C is heard as well.
         """
+        compile_together(self.core, timing, self.record)
         s = self.core.scalars
         while True:
             reason = compiled_replay.replay(self.core, timing, self._load, self.record, until, work)

@@ -11,10 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ProgressCallback = Callable[[str, int, int], None]
 """Called with the name of the run, the requests done (finished or refused) and their total."""
 
+COMPILING = "compiling the simulator, this once"
+
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[ProgressCallback]:
-    """One bar a run, drawn while the block lasts and then taken away."""
+    """One bar a run, drawn while the block lasts and then taken away; before the first, what a first start does."""
+    from kvplan.core.first_start import is_compiled  # numba: half a second
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -23,8 +27,12 @@ def progress_bar(console: Console) -> Iterator[ProgressCallback]:
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, int] = {}
+        if console.is_terminal and not is_compiled():
+            tasks[COMPILING] = int(progress.add_task(COMPILING, total=None))
 
         def advance(run: str, done: int, total: int) -> None:
+            if COMPILING in tasks:
+                progress.remove_task(tasks.pop(COMPILING))  # type: ignore[arg-type]
             if run not in tasks:
                 tasks[run] = int(progress.add_task(run, total=total))
             progress.update(tasks[run], completed=done)  # type: ignore[arg-type]
