@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.files import atomic_path
-from kvplan.timing.measured import attention_kinds
+from kvplan.timing.attention_tables import attention_kinds
 from kvplan.timing.profile import Profile, RankProfile
 
 MICROSECONDS = 1e6

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.timing.measured import attention_grids, attention_kinds, scattered, summed_apart
+from kvplan.timing.attention_tables import attention_grids, attention_kinds, scattered, summed_apart
 from kvplan.timing.profile import Profile, RankProfile
 from kvplan.timing.step_times import StepTimes
 from kvplan.timing.tail import tail_grids
