@@ -9,7 +9,8 @@ from kvplan.catalog import Gpu, ModelConfig, load_gpu, load_model
 from kvplan.core.settings import CacheGroup, Settings
 from kvplan.errors import InfeasibleError, KvplanError
 from kvplan.memory import MemoryPlan, load_overrides, plan_memory, require_feasible
-from kvplan.timing import StepTimes, constant, roofline
+from kvplan.memory.kv_dtype import model_kv_format
+from kvplan.timing import BlockForm, StepTimes, constant, roofline
 
 if TYPE_CHECKING:
     from kvplan.scenario import Scenario
@@ -30,6 +31,9 @@ _RULES = (
     "watermark",
     "scheduler_reserve_full_isl",
 )
+
+_TORCH_NAMES = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+"""KV dtypes that vLLM and torch call by different names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +77,7 @@ def resolve(scenario: Scenario, *, longest_request: int | None = None) -> Deploy
         raise
     except KvplanError as error:
         raise scenario.located(error) from error
-    return Deployment(model, gpu, plan, settings, _timing(scenario, model, gpu), tuple(notes))
+    return Deployment(model, gpu, plan, settings, _timing(scenario, model, gpu, settings), tuple(notes))
 
 
 def _sized(scenario: Scenario, model: ModelConfig, gpu: Gpu, notes: list[str]) -> MemoryPlan:
@@ -158,7 +162,7 @@ def _pool_slots(plan: MemoryPlan) -> int:
     return plan.kv_cache_bytes // plan.kv_bytes_per_token
 
 
-def _timing(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> StepTimes:
+def _timing(scenario: Scenario, model: ModelConfig, gpu: Gpu, settings: Settings) -> StepTimes:
     timing = scenario.timing
     if timing.constant is not None:
         return constant(timing.constant)
@@ -171,6 +175,8 @@ def _timing(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> StepTimes:
             tensor_parallel_size=scenario.parallel.tensor_parallel_size,
             gpu=gpu,
             async_scheduling=bool(scenario.scheduler.async_scheduling),
+            layout=settings.layout,
+            form=_block_form(scenario, model, settings),
             coefficients=timing.coefficients,
         )
     return roofline(
@@ -182,3 +188,10 @@ def _timing(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> StepTimes:
         async_scheduling=bool(scenario.scheduler.async_scheduling),
         coefficients=timing.roofline,
     )
+
+
+def _block_form(scenario: Scenario, model: ModelConfig, settings: Settings) -> BlockForm:
+    """How the KV cache is kept, in the words of a profile."""
+    name = model_kv_format(model, scenario.cache.kv_cache_dtype, scenario.engine.name).name
+    stored = str(model.dtype) if name.startswith("auto") else name
+    return BlockForm(settings.block_size if settings.paged else 1, _TORCH_NAMES.get(stored, stored))

@@ -153,7 +153,7 @@ def judge(
     theirs = requests_table("base", ran.core, trace), timeline_table("base", ran.record, settings.total_slots)
     observed = _observed(trace, *theirs, executed)
     memory = Figure("peak_memory_bytes", "", _peak_bytes(profile, executed), float(executed.run.at_end.peak_bytes))
-    notes = (*warnings, *deployment.notes, *mismatches(profile, executed.facts, deployment))
+    notes = (*warnings, *deployment.notes, *mismatches(profile, executed.facts))
     comparison = compare(observed, requests, timeline, notes)
     comparison = replace(comparison, figures=(*comparison.figures, memory))
     plans = differences(settings, workload, executed.steps)
@@ -161,20 +161,13 @@ def judge(
     return ReplayValidation(comparison, scenario, requests, timeline, tuple(plans), times, executed.facts)
 
 
-def mismatches(profile: Profile, facts: dict[str, Any], deployment: Deployment) -> list[str]:
-    """One sentence for each way in which the profile was measured otherwise than the engine ran."""
-    s = deployment.settings
-    ours = {
-        "attention": facts["attention"],
-        "dtype": facts["dtype"],
-        "kv_cache_dtype": facts["kv_cache_dtype"],
-        "layout": s.layout,
-        "block_size": s.block_size if s.paged else 1,
-    }
+def mismatches(profile: Profile, facts: dict[str, Any]) -> list[str]:
+    """One sentence for each way in which the profile was measured otherwise than the engine ran; the form of the KV
+    cache, which a profile may hold several of, is told by the timing model."""
     found = [
-        f"the profile was measured with {name} {profile.source[name]}, the engine ran with {value}"
-        for name, value in ours.items()
-        if name in profile.source and profile.source[name] != value
+        f"the profile was measured with {name} {profile.source[name]}, the engine ran with {facts[name]}"
+        for name in ("attention", "dtype")
+        if name in profile.source and profile.source[name] != facts[name]
     ]
     threads = profile.machine.get("threads")
     if threads not in (None, facts["threads"]):

@@ -12,6 +12,7 @@ from kvplan.metrics.tables import SPLIT
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from kvplan.core.replica import Replica
     from kvplan.resolve import Deployment
@@ -85,6 +86,7 @@ def run_summary(
                 for term in deployment.timing.terms
             ],
             "error": dict(deployment.timing.errors) or None,
+            "decode_by_block_size": _by_block_size(deployment.timing.decode_by_block_size),
         },
         "span_s": span,
         "busy_s": float(record.timeline["busy_s"].sum()),
@@ -96,6 +98,14 @@ def run_summary(
         },
         "notes": [*deployment.notes, *warnings],
     }
+
+
+def _by_block_size(points: NDArray[np.float64]) -> list[dict[str, float]] | None:
+    """Measured decode attention of a step by block size; None where the profile holds one size only."""
+    return [
+        {"block_size": int(size), "decode_rows": int(rows), "decode_context": int(context), "seconds": seconds}
+        for size, rows, context, seconds in points.tolist()
+    ] or None
 
 
 def memory(deployment: Deployment, replica: Replica) -> dict[str, Any]:

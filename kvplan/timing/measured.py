@@ -13,7 +13,8 @@ from kvplan.catalog.dtypes import dtype_bytes
 from kvplan.errors import InputError
 from kvplan.timing.attention_tables import attention_grids
 from kvplan.timing.coefficients import Named, _coefficient
-from kvplan.timing.profile import Operation, Profile, RankProfile
+from kvplan.timing.forms import decode_by_block_size, in_form
+from kvplan.timing.profile import BlockForm, Operation, Profile, RankProfile
 from kvplan.timing.roofline import all_reduce_seconds
 from kvplan.timing.step_times import Grid, StepTimes, Term
 from kvplan.timing.tail import tail_grids
@@ -57,6 +58,8 @@ def from_profile(
     gpu: Gpu | None = None,
     tensor_parallel_size: int = 1,
     async_scheduling: bool = False,
+    layout: str = "",
+    form: BlockForm | None = None,
     coefficients: Mapping[str, float] | None = None,
 ) -> StepTimes:
     """Step times of ``model`` from the times of its layers in ``profile``.
@@ -65,6 +68,7 @@ def from_profile(
         gpu: for what is seldom measured (all-reduce, copies, swaps); without it these cost nothing but
         latency.
         async_scheduling: host time, where any is given, is hidden behind the device's.
+        layout: of the KV cache, and ``form``: its blocks and dtype; as the profile was measured where not given.
         coefficients: overrides of `ProfileCoefficients` by name.
 
     Raises:
@@ -77,6 +81,16 @@ def from_profile(
     warnings: list[str] = []
     if profile.model and _last(profile.model) != _last(model.name):
         warnings.append(f"timing: the profile was measured with {profile.model}, the model is {model.name}")
+    theirs = str(profile.source.get("layout") or layout)
+    if layout and layout != theirs:
+        warnings.append(
+            f"timing: the profile was measured with a {theirs} KV cache: this {layout} one is priced as such"
+        )
+        form = None if form is None or profile.form is None else replace(form, block_size=profile.form.block_size)
+    by_block_size = decode_by_block_size(profile, rank, None if form is None else form.kv_cache_dtype)
+    by_block_size[:, 3] *= layers * profile.step_factor
+    rank, unmeasured = in_form(profile, rank, form)
+    warnings += unmeasured
 
     linear_ops = [op for op in rank.operations if op.axis == "tokens"]
     points = [op.at for op in linear_ops] + ([np.unique(rank.experts[:, 0])] if len(rank.experts) else [])
@@ -134,6 +148,7 @@ def from_profile(
         mixed=mixed,
         decode_tail=decode_tail,
         mixed_tail=mixed_tail,
+        decode_by_block_size=by_block_size,
         errors={
             f"{operation} (leave one out)": float(found["median"])
             for operation, found in profile.errors.get(str(tensor_parallel_size), {}).items()

@@ -11,8 +11,10 @@
        "operations": [{"name": "qkv_proj", "per": "layer", "axis": "tokens", "points": [[1, 5.49e-05], ...]},
        ...], "attention": {"columns": [...], "rows": [[chunk, prior, rows, context, seconds], ...]},
        "mixed":     {"columns": [...], "rows": [[chunk, prior, rows, context, seconds], ...]},
-       "experts":   {"columns": [...], "rows": [[tokens, activated, seconds], ...]}, "skew":      {"columns":
-       [...], "rows": [...]}}},
+       "experts":   {"columns": [...], "rows": [[tokens, activated, seconds], ...]},
+       "skew":      {"columns": [...], "rows": [...]},
+       "forms": [                            attention again, at other block sizes and KV dtypes than source's
+         {"block_size": 32, "kv_cache_dtype": "bfloat16", "columns": [...], "rows": [...]}, ...]}},
      "errors": {...}}                        leave-one-out, by operation
 
 Times are seconds of one layer (``per: layer``) or of one step (``per: step``). The points are the raw ones;
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,6 +73,17 @@ class Operation:
     layers: Literal["all", "dense", "moe"] = "all"
 
 
+@dataclass(frozen=True, order=True)
+class BlockForm:
+    """How K and V are kept: the tokens of a block, and the type of a value by torch's name (``float8_e4m3fn``)."""
+
+    block_size: int
+    kv_cache_dtype: str
+
+    def __str__(self) -> str:
+        return f"blocks of {self.block_size} tokens in {self.kv_cache_dtype}"
+
+
 def _no_rows(columns: tuple[str, ...]) -> NDArray[np.float64]:
     return np.zeros((0, len(columns)))
 
@@ -86,6 +99,9 @@ class RankProfile:
     mixed: NDArray[np.float64] = field(default_factory=lambda: _no_rows(ATTENTION))
     """A few steps of both, with `ATTENTION`'s columns: they correct the sum of the two tables of the single kinds.
     Where ``attention`` holds a table of mixed steps, that is used alone."""
+    forms: Mapping[BlockForm, NDArray[np.float64]] = field(default_factory=dict)
+    """Rows of `ATTENTION` at points of ``attention``, prefill or decode alone, with the KV cache in another form than
+    `Profile.form`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +123,12 @@ class Profile:
     memory: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def form(self) -> BlockForm | None:
+        """What the KV cache was while all was measured; None where the profile does not say."""
+        size, dtype = self.source.get("block_size"), self.source.get("kv_cache_dtype")
+        return BlockForm(int(size), str(dtype)) if size and dtype else None
 
     def rank(self, tensor_parallel_size: int) -> RankProfile:
         """The measurements at this TP.
@@ -203,6 +225,11 @@ def _rank_as_json(rank: RankProfile) -> dict[str, Any]:
         rows = getattr(rank, key)
         if len(rows):
             document[key] = {"columns": list(columns), "rows": rows.tolist()}
+    if rank.forms:
+        document["forms"] = [
+            {**asdict(form), "columns": list(ATTENTION), "rows": rank.forms[form].tolist()}
+            for form in sorted(rank.forms)
+        ]
     return document
 
 
@@ -210,11 +237,11 @@ def _rank_from_json(document: Mapping[str, Any]) -> RankProfile:
     tables = {}
     for key, columns in TABLES:
         table = document.get(key)
-        if table is None:
-            tables[key] = _no_rows(columns)
-            continue
-        rows = np.asarray(table["rows"], np.float64).reshape(-1, len(table["columns"]))
-        tables[key] = np.ascontiguousarray(rows[:, [table["columns"].index(name) for name in columns]])
+        tables[key] = _no_rows(columns) if table is None else _table_from_json(table, columns)
+    forms = {
+        BlockForm(int(table["block_size"]), str(table["kv_cache_dtype"])): _table_from_json(table, ATTENTION)
+        for table in document.get("forms", ())
+    }
     operations = []
     for op in document["operations"]:
         points = np.asarray(op["points"], np.float64).reshape(-1, 2)
@@ -229,7 +256,12 @@ def _rank_from_json(document: Mapping[str, Any]) -> RankProfile:
                 op.get("layers", "all"),
             )
         )
-    return RankProfile(tuple(operations), **tables)
+    return RankProfile(tuple(operations), **tables, forms=forms)
+
+
+def _table_from_json(table: Mapping[str, Any], columns: tuple[str, ...]) -> NDArray[np.float64]:
+    rows = np.asarray(table["rows"], np.float64).reshape(-1, len(table["columns"]))
+    return np.ascontiguousarray(rows[:, [table["columns"].index(name) for name in columns]])
 
 
 def _dump(document: Mapping[str, Any]) -> str:

@@ -99,6 +99,9 @@ class StepTimes:
     mixed: Grid | None = None
     decode_tail: Grid | None = None
     mixed_tail: Grid | None = None
+    decode_by_block_size: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    """[n, 4]: block size, decode rows, context of each, measured seconds of attention in a step; for people to compare
+    block sizes, priced in ``decode`` already. Empty where nothing of the kind was measured."""
     errors: Mapping[str, float] = field(default_factory=dict)
     """How far such a model lies from measurements: a median absolute relative error by what was measured."""
     warnings: tuple[str, ...] = field(default=())

@@ -135,7 +135,7 @@ class TestAReplayedTrace:
 
     def test_a_profile_of_other_settings_is_said_to_be_one(self, profile: Path) -> None:
         found = validate_replay(scenario(profile, "contiguous"), CPU).as_json()
-        assert "the profile was measured with layout paged, the engine ran with contiguous" in found["notes"]
+        assert "timing: the profile has a paged KV cache: this contiguous one is priced as such" in found["notes"]
 
     def test_arrivals_are_scaled(self, profile: Path) -> None:
         found = validate_replay(scenario(profile), CPU, time_scale=1000.0)
