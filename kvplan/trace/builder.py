@@ -243,7 +243,7 @@ class TraceBuilder:
         trace = Trace(
             arrival,
             prompt,
-            np.maximum(output, 1),
+            output if output.all() else np.maximum(output, 1),
             request_id=self._settled_names(chosen, len(prompt)),
             **{name: self._column(name, chosen) for name in self._extra},
             content=content,

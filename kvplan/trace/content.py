@@ -64,9 +64,11 @@ def blocks_content(
     np.cumsum(pointer, out=pointer)
     segments = int(pointer[-1])
     start, length = np.empty(segments, np.int64), np.empty(segments, np.int64)
-    # Most files have one space: a column of zeros then takes no room.
-    local = spaces is not None and bool(spaces.any())
-    source: Longs = np.empty(segments, np.int64) if local else np.broadcast_to(np.int64(0), segments)
+    # Most files have one space: a column of one number then takes no room.
+    there = np.zeros(1, np.int64) if spaces is None else spaces[used > 0]
+    local = len(there) > 0 and bool((there != there[0]).any())
+    one = there[:1].astype(np.int64)
+    source: Longs = np.empty(segments, np.int64) if local else np.broadcast_to(one, segments)
     at = 0
     for owner, first, begin in _runs(walked, number):
         part = slice(at, at + len(owner))
@@ -133,6 +135,10 @@ class ContentBuilder:
     def history_tokens(self, session: Hashable) -> int:
         """How long the session is so far: the last turn's prompt and output."""
         return sum(tokens for _, _, tokens in self._history.get(session, ()))
+
+    def forget(self, session: Hashable) -> None:
+        """No further turn of that session comes: what it holds takes several hundred bytes."""
+        self._history.pop(session, None)
 
     def add(self, segments: Iterable[Segment], *, output_source: int = -1) -> None:
         """The next request's content, given outright."""

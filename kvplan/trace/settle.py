@@ -98,6 +98,7 @@ def session_content(trace: Trace, note: Note) -> Content | None:
     """Each turn begins with all of its session's former turn, where it is long enough; None where none is."""
     assert trace.session is not None
     builder, later, linked = ContentBuilder(), 0, 0
+    left = np.bincount(trace.session[trace.session >= 0])  # turns that are still to come
     columns = (plain_numbers(column) for column in (trace.session, trace.prompt_tokens, trace.output_tokens))
     for session, prompt, output in zip(*columns, strict=True):
         if session < 0:
@@ -108,6 +109,9 @@ def session_content(trace: Trace, note: Note) -> Content | None:
         later += history > 0
         linked += whole
         builder.turn(session, prompt, output, shared=history if whole else 0)
+        left[session] -= 1
+        if not left[session]:
+            builder.forget(session)
     if not linked:
         return None
     if builder.restarted:

@@ -171,7 +171,9 @@ class Trace:
                 raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)
             object.__setattr__(self, name, array)
         self._check("arrival_s", np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "a time >= 0")
-        self._check("arrival_s", np.diff(self.arrival_s, prepend=0.0) >= 0, "no earlier than the row before")
+        ascending = np.ones(len(self), bool)
+        np.greater_equal(self.arrival_s[1:], self.arrival_s[:-1], out=ascending[1:])
+        self._check("arrival_s", ascending, "no earlier than the row before")
         self._check("prompt_tokens", self.prompt_tokens >= 1, ">= 1")
         self._check("output_tokens", self.output_tokens >= 1, ">= 1")
         if self.n is not None:
