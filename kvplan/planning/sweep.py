@@ -104,6 +104,9 @@ def sweep(
 
     total = len(points(scenario))
     place = make_folder(folder)
+    if (place / "points").exists() and not (place / "sweep.json").exists():  # its files would pass for rows
+        hint = "choose another folder"
+        raise InputError("holds a folder points that is no sweep's", field="--output", value=str(folder), hint=hint)
     rows = make_folder(place / "points")
     _claim(place, scenario)
     left = [number for number in range(total) if not (rows / f"{number:05d}.parquet").exists()]

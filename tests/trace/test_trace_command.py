@@ -125,10 +125,10 @@ def test_the_command_loads_no_heavy_module():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("convert {file} -o {file}", "is the trace that is read"),
-        ("slice {file} -o {file}", "is the trace that is read"),
-        ("scale {file} -o {file} --rate 2", "is the trace that is read"),
-        ("merge {file} {file} -o {file}", "is the trace that is read"),
+        ("convert {file} -o {file}", "is a file that is read"),
+        ("slice {file} -o {file}", "is a file that is read"),
+        ("scale {file} -o {file} --rate 2", "is a file that is read"),
+        ("merge {file} {file} -o {file}", "is a file that is read"),
         ("merge - - -o {folder}/x.csv", "standard input can be read once"),
         ("convert {file} -o {folder}/x.txt", "does not tell the format by its suffix"),
         ("convert {file} -o {folder}/x.csv --to mooncak", "did you mean 'mooncake'"),
