@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvplan.cli import COMMANDS
 from kvplan.commands import written
 from kvplan.files import is_signed, signed
 from kvplan.memory.overrides import MemoryOverrides, save_overrides
@@ -58,6 +59,30 @@ WRITES = {
 OTHERS_WRITE_IT_TOO = {name for name in WRITES if name.startswith("trace ")} - {"trace convert to Parquet"}
 NEEDS_MORE = {"engine", "engine --steps", "calibrate", "validate a replay", "report --format png"}
 """What takes torch, a measurement or a browser to get done: only refusals are tried here."""
+
+
+def commands_with(flags: set[str]) -> set[str]:
+    """The commands that have one of these flags, by the words that call them."""
+    found = set()
+    for name, target in COMMANDS.items():
+        command = target.load(name)
+        inner = getattr(command, "commands", None)
+        for words, one in ((f"{name} {part}", each) for part, each in inner.items()) if inner else ((name, command),):
+            if any(flags & set(parameter.opts) for parameter in one.params):
+                found.add(words)
+    return found
+
+
+def test_these_are_all_the_commands_that_write() -> None:
+    writing = commands_with({"-o", "--save", "--perfetto"})
+    assert writing == commands_with({"--overwrite"})
+    assert writing == {
+        words for words in writing if any(command.startswith(words + " ") for command, _, _ in WRITES.values())
+    }
+    assert writing == {
+        words for words in writing if any(command.startswith(words + " ") for command, _ in READ.values())
+    }
+    assert len(writing) == 16
 
 
 @pytest.fixture(scope="module")

@@ -160,7 +160,7 @@ def test_one_request_is_one_request(written, tmp_path):
 def test_what_was_done_to_the_trace_is_said(written, tmp_path):
     path = written("arrival,prompt,output\n0,5,1\n1,50,10\n", "trace.csv")
     assert "rate scaled to 5 requests/s" in run("scale", path, "-o", tmp_path / "x.csv", "--rate", "5").stderr
-    assert "2 lengths cut at 2,147,483,647" in run("scale", path, "-o", tmp_path / "x.csv", "--prompt", "9e8").stderr
+    assert "2 lengths cut at 2,147,483,647" in run("scale", path, "-o", tmp_path / "y.csv", "--prompt", "9e8").stderr
 
 
 @pytest.mark.parametrize(
