@@ -217,6 +217,7 @@ class TraceBuilder:
         if not len(self):
             what = f"none of its {counted(self.bad.count, 'row')} can be read" if self.bad.count else "holds no request"
             raise InputError(what, source=path, line=1)
+        self._sessions, self._id_numbers = {}, {}  # a hundred bytes and more a name, and every row is numbered
         arrival = settled_arrivals(np.frombuffer(self._arrival), self.rebase, self.note)
         prompt = np.frombuffer(self._prompt, np.int64)
         output = settled_outputs(np.frombuffer(self._output, np.int64), self.assumed_output, self.note)

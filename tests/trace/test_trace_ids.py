@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from contextlib import ExitStack
@@ -12,13 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvplan.errors import InputError
 from kvplan.trace import read_trace
 from kvplan.trace.block_ids import unchained_ids
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.column import Column
 from kvplan.trace.content import ContentBuilder, blocks_content, merged
 from kvplan.trace.id_rows import BATCH, PackedIds, distinct, packed
+from kvplan.trace.json_values import json_values
+from kvplan.trace.readers.csv import _block_ids as cell_ids
 from kvplan.trace.rows import BadRows
+from kvplan.trace.source import memory_source
 from kvplan.trace.trace import Content
 
 HUGE = 1 << 40
@@ -215,3 +220,53 @@ def test_rows_out_of_order_keep_their_own_ids(tmp_path_factory, rows, batch):
         numbers.append([each if plain else names.setdefault(each, (1 << 61) + len(names)) for each in row["hash_ids"]])
     prompts = [row["input_length"] for row in rows]
     assert as_lists(trace.content) == plain_content(prompts, numbers, 4, [0] * len(rows), order)
+
+
+NUMBERS = [0, -1, -9999, 7, 300, 300, 9999, 12345, 1 << 70, 1.5, -0.0, 1e300]
+
+
+@pytest.mark.parametrize("text", [json.dumps({"a": NUMBERS}), json.dumps([{"a": NUMBERS}] * 2, indent=0)])
+def test_numbers_of_a_long_line_are_those_of_a_short_one(text):
+    short = list(json_values(memory_source(text.encode())))
+    with patch("kvplan.trace.json_values._LONG", 1), patch("kvplan.trace.json_values._JOINED", 2):
+        assert repr(list(json_values(memory_source(text.encode())))) == repr(short)
+    assert short[0][1] == {"a": NUMBERS}
+
+
+def test_a_long_line_of_broken_numbers_is_a_bad_row():
+    text = b'{"a": [1, 2]}\n{"a": [NaN]}\n{"a": [' + b"9" * 5000 + b"]}\n"
+    with patch("kvplan.trace.json_values._LONG", 1):
+        values = [value for _, value in json_values(memory_source(text))]
+    assert values[0] == {"a": [1, 2]}
+    assert all(isinstance(value, InputError) for value in values[1:])
+
+
+@pytest.mark.parametrize("separator", ["|", ", ", ";", "\u2003"])
+@pytest.mark.parametrize(
+    "ids", [[5, 6, 7], list(range(30_000)), [*range(30_000), -4], [*range(30_000), 1 << 70], [*range(30_000), "x"]]
+)
+def test_a_long_cell_of_ids_is_read_as_a_short_one(ids, separator):
+    cell = f"[{separator.join(map(str, ids))}]"
+    if "x" in ids:
+        with pytest.raises(InputError, match="no block id"):
+            cell_ids(cell)
+    else:
+        assert list(cell_ids(cell)) == ids
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a\n", "\n\n", "ab\r\ncde\nf", "\ufeffab\nc\n\nlong line\n", "a" * 50 + "\nb"]
+)
+def test_lines_do_not_depend_on_how_the_bytes_come(text, size):
+    source = memory_source(text.encode())
+    expected = list(source.lines())
+
+    class Slow(io.BytesIO):
+        def read(self, wanted=-1):
+            return super().read(size)
+
+    source._open = lambda: Slow(text.encode())
+    assert list(source.lines()) == expected
+    ends = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    assert [line for _, line in expected] == (ends if ends[-1] else ends[:-1])
