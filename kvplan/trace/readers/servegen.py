@@ -73,7 +73,7 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
         window = _nearest(starts, begin)
         surely = int(rate * width) if builder.limit is None and rate * width <= _MOST_IN_WINDOW else 0
         if window is not None and len(builder) + surely > most:  # told before millions are drawn for nothing
-            builder.note(_cut(builder, rates, begin))
+            _cut(builder, rates, begin, source)
             return
         arrival = begin + _window(rate, width, pattern, shape, random)
         if not len(arrival) or window is None:
@@ -81,18 +81,27 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
         if builder.limit is not None:
             arrival = arrival[: builder.limit - len(builder)]
         if len(builder) + len(arrival) > most:
-            builder.note(_cut(builder, rates, begin))
+            _cut(builder, rates, begin, source)
             return
         prompt, output = (_drawn(pmf, len(arrival), random) for pmf in lengths[window])
         builder.extend(arrival, prompt, output)
 
 
-def _cut(builder: TraceBuilder, rates: list[tuple[float, float, float, str, float]], begin: float) -> str:
+def _cut(
+    builder: TraceBuilder, rates: list[tuple[float, float, float, str, float]], begin: float, source: Source
+) -> None:
+    """Tell that the windows from ``begin`` on are not drawn; InputError where no other has been."""
     wanted = sum(rate * width for _, width, rate, _, _ in rates)
-    return (
-        f"cut at {len(builder):,} of about {wanted:,.0f} requests, before {begin:g} s"
-        f" (--limit draws as many as it says, up to {MOST_ASKED_FOR:,})"
-    )
+    more = f"--limit draws as many as it says, up to {MOST_ASKED_FOR:,}"
+    if not len(builder):
+        raise InputError(
+            f"asks for more requests in its first window, at {begin:g} s, than are drawn unasked",
+            value=f"about {wanted:,.0f} in all",
+            source=source.name,
+            line=1,
+            hint=more,
+        )
+    builder.note(f"cut at {len(builder):,} of about {wanted:,.0f} requests, before {begin:g} s ({more})")
 
 
 def _sibling(path: Path, rates_given: bool) -> Path | None:
