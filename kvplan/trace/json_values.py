@@ -39,15 +39,9 @@ class _ShortNumbers(dict[str, int]):
 _LONG = 1 << 20
 """Characters from which on a value's numbers are made once: a dictionary is asked for each, which takes time."""
 
+_SHORT_NUMBERS: Callable[[str], int] = _ShortNumbers().__getitem__  # eleven thousand of them at most
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _decoder(text: str) -> json.JSONDecoder:
-    return _DECODER if len(text) < _LONG else json.JSONDecoder(parse_constant=_no_constant, parse_int=_short_numbers())
-
-
-def _short_numbers() -> Callable[[str], int]:
-    return _ShortNumbers().__getitem__
+_DECODER_OF_LONG = json.JSONDecoder(parse_constant=_no_constant, parse_int=_SHORT_NUMBERS)
 
 
 def json_values(source: Source) -> Iterator[tuple[int, Value]]:
@@ -82,7 +76,7 @@ def _from_lines(source: Source) -> Iterator[tuple[int, Any]]:
         if not text.strip(_SPACE):
             continue
         try:
-            parse_int = None if len(text) < _LONG else _short_numbers()
+            parse_int = None if len(text) < _LONG else _SHORT_NUMBERS
             value = json.loads(text, parse_constant=_no_constant, parse_int=parse_int)
             del text  # it may be as long as the file
             yield line, value
@@ -145,7 +139,8 @@ class _Window:
         """Decode the value that begins here, reading on as far as it needs."""
         while True:
             try:
-                value, end = _decoder(self.text).raw_decode(self.text, self.at)
+                decoder = _DECODER if len(self.text) < _LONG else _DECODER_OF_LONG
+                value, end = decoder.raw_decode(self.text, self.at)
                 if end < len(self.text) or isinstance(value, (dict, list)) or not self.extend():
                     self.advance(end)
                     return value
