@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -129,6 +130,37 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write ``value`` as JSON that any parser accepts (no NaN), whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+GENERATOR = '<meta name="generator" content="kvplan'
+"""In the head of every page that kvplan writes."""
+
+
+def with_generator(page: str) -> str:
+    """A page that another library made, marked as kvplan's."""
+    return page.replace("<head>", f'<head>{GENERATOR}">', 1)
+
+
+_SIGNED = "written by kvplan, unedited: "
+_ENDS = {"# ": "", "<!-- ": " -->"}
+
+
+def signed(text: str, begin: str = "# ") -> str:
+    """``text`` and, last, a comment with its digest: as long as nobody edits it, ``is_signed`` knows it again.
+
+    Args:
+        begin: of a comment: ``"# "`` or ``"<!-- "``.
+    """
+    body = text if text.endswith("\n") else text + "\n"
+    digest = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{body}{begin}{_SIGNED}{digest}{_ENDS[begin]}\n"
+
+
+def is_signed(data: bytes) -> bool:
+    """Whether ``signed`` made it and it is as it was."""
+    text = data.decode("utf-8", "replace")
+    at = text.rfind("\n", 0, -1) + 1
+    return any(data == signed(text[:at], begin).encode("utf-8", "replace") for begin in _ENDS)
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

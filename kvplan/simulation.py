@@ -142,7 +142,7 @@ def workload_of(trace: Trace) -> Workload:
     if content is not None:
         shared = {
             "segment_ptr": content.segment_ptr,
-            "segment_source": content.segment_source,
+            "segment_source": np.ascontiguousarray(content.segment_source),  # compiled code is compiled for such
             "segment_start": content.segment_start,
             "segment_tokens": content.segment_tokens,
             "output_source": content.output_source,

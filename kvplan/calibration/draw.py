@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvplan.files import atomic_path
+from kvplan.files import with_generator, write_text
 from kvplan.timing.attention_tables import attention_kinds
 from kvplan.timing.profile import Profile, RankProfile
 
@@ -66,5 +66,5 @@ def _some(values: Any, most: int = 9) -> Any:
 
 def write_figure(profile: Profile, tensor_parallel_size: int, path: Path) -> None:
     """The picture as one page that opens offline."""
-    with atomic_path(path) as temporary:
-        figure(profile, tensor_parallel_size).write_html(str(temporary), include_plotlyjs=True, full_html=True)
+    drawn = figure(profile, tensor_parallel_size)
+    write_text(path, with_generator(drawn.to_html(include_plotlyjs=True, full_html=True)))

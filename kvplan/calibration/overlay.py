@@ -9,7 +9,7 @@ import numpy as np
 
 from kvplan.calibration.compare import allocated
 from kvplan.calibration.validate import Validation
-from kvplan.files import atomic_path
+from kvplan.files import with_generator, write_text
 
 OBSERVED, PREDICTED = "#444444", "#d95f02"
 LATENCIES = {"ttft_s": "time to first token, s", "tpot_s": "time per output token, s", "e2e_s": "end to end, s"}
@@ -60,8 +60,8 @@ def overlay(validation: Validation) -> Any:
 
 def write_overlay(validation: Validation, path: Path) -> None:
     """The picture as one page that opens offline."""
-    with atomic_path(path) as temporary:
-        overlay(validation).write_html(str(temporary), include_plotlyjs=True, full_html=True)
+    drawn = overlay(validation)
+    write_text(path, with_generator(drawn.to_html(include_plotlyjs=True, full_html=True)))
 
 
 def _distribution(values: Any) -> tuple[Any, Any]:

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, check_file
 from kvplan.commands.torch_ready import require_torch
+from kvplan.commands.written import PROFILE
 from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error, standard_output
 from kvplan.terminal.progress import progress_bar
@@ -28,6 +30,7 @@ def calibrate(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The profile to write.")] = Path(
         "profile.json"
     ),
+    overwrite: Overwrite = False,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N.")] = "cpu",
     budget: Annotated[
         float, typer.Option("--budget", metavar="S", help="Seconds to measure for; more of them, more points.")
@@ -57,6 +60,8 @@ def calibrate(
     """
     if not 0 < budget < float("inf"):
         raise InputError("must be a number of seconds above 0", field="--budget", value=budget)
+    read = [word for word in overrides.values() if isinstance(word, str)]  # a model's config.json
+    check_file(output, "--output", PROFILE, read=read, overwrite=overwrite)
     require_torch(threads)
     from kvplan.calibration.calibrate import calibrate as measured
     from kvplan.calibration.samples import partial_path

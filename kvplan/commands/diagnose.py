@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, check_folder, files_of
+from kvplan.commands.written import DIAGNOSIS
 from kvplan.terminal.console import standard_error, standard_output
 
 
@@ -23,6 +25,7 @@ def diagnose(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write diagnosis.json there, and the report."),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
 ) -> None:
     """Say what holds a deployment back, by simulating the changes that could help.
@@ -36,6 +39,8 @@ def diagnose(
 
     scenario = load_scenario(path, overrides)
     scenario.runs()
+    if output is not None:
+        check_folder(output, "--output", DIAGNOSIS, read=files_of(path, scenario), overwrite=overwrite)
     with standard_error().status("simulating the changes"):
         found = find(scenario)
     if output is not None:

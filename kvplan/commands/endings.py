@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvplan.commands import written
+from kvplan.commands.targets import check_file, check_folder, same
 from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error, standard_output
 from kvplan.terminal.summary import print_summary
@@ -15,16 +18,21 @@ if TYPE_CHECKING:
     from kvplan.result import Result
 
 
-def check_targets(output: Path | None, steps: Path | None) -> None:
+def check_targets(output: Path | None, steps: Path | None, *, read: Iterable[Path], overwrite: bool) -> None:
     """Before a long run, not after it.
 
     Raises:
-        InputError: ``output`` is a file, or ``steps`` is no file in an existing folder.
+        InputError: as `kvplan.commands.targets`; ``output`` is a file, or ``steps`` is no file in an existing folder.
     """
-    if output is not None and output.exists() and not output.is_dir():
-        raise InputError("is a file, not a folder", field="--output", value=str(output))
-    if steps is not None and (steps.is_dir() or not steps.parent.is_dir()):
-        raise InputError("is no file in an existing folder", field="--steps", value=str(steps))
+    inputs = list(read)
+    if output is not None:
+        check_folder(output, "--output", written.RESULTS, read=inputs, overwrite=overwrite)
+    if steps is not None:
+        if steps.is_dir() or not steps.parent.is_dir():
+            raise InputError("is no file in an existing folder", field="--steps", value=str(steps))
+        check_file(steps, "--steps", written.steps, read=inputs, overwrite=overwrite)
+        if output is not None and any(same(steps, output / name) for name in written.RESULTS):
+            raise InputError("is a file of --output", field="--steps", value=str(steps), hint="name another file")
 
 
 def present(result: Result, output: Path | None, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from kvplan.commands.endings import check_targets, present
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, files_of
 from kvplan.errors import InputError, KvplanError
 from kvplan.scenario import load_scenario
 from kvplan.terminal.console import standard_error
@@ -55,6 +56,7 @@ def engine(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write summary, tables and report there."),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
     steps: Annotated[
         Path | None, typer.Option("--steps", metavar="FILE", help="Write one JSON line for every step.")
@@ -67,8 +69,8 @@ def engine(
     """
     if not time_scale > 0 or time_scale == float("inf"):
         raise InputError("must be a finite number above 0", field="--time-scale", value=time_scale)
-    check_targets(output, steps)
     scenario = load_scenario(path, overrides)
+    check_targets(output, steps, read=files_of(path, scenario), overwrite=overwrite)
     try:
         import torch
     except ImportError:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, check_folder, files_of
+from kvplan.commands.written import PLAN
 from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error, standard_output
 
@@ -51,6 +53,7 @@ def plan(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write plan.json, compose.yaml and kubernetes.yaml there."),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")] = False,
 ) -> None:
     """Find the least hardware, and its settings, that carries a traffic within the SLO.
@@ -66,6 +69,8 @@ def plan(
     scenario = load_scenario(path, given)
     if not gpu and not isinstance(scenario.gpu, str):
         raise InputError("name the GPUs to choose among", field="--gpu")
+    if output is not None:
+        check_folder(output, "--output", PLAN, read=files_of(path, scenario), overwrite=overwrite)
     names = gpu or [str(scenario.gpu)]
     wish = Wish(
         names, rate, growth, survive, windows, seeds, max_gpus, router, _axes(tries or []), _prices(price or [], names)
@@ -74,11 +79,11 @@ def plan(
     with error.status("planning") as status:
         found = find(scenario, wish, progress=lambda line: status.update(f"simulation {line}"))
     if output is not None:
-        from kvplan.files import make_folder, write_json, write_text
+        from kvplan.files import make_folder, signed, write_json, write_text
 
         folder = make_folder(output)
-        write_text(folder / "compose.yaml", found["best"]["compose"])
-        write_text(folder / "kubernetes.yaml", found["best"]["kubernetes"])
+        write_text(folder / "compose.yaml", signed(found["best"]["compose"]))
+        write_text(folder / "kubernetes.yaml", signed(found["best"]["kubernetes"]))
         write_json(folder / "plan.json", found)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

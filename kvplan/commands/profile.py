@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from kvplan.commands.targets import Overwrite, check_file
+from kvplan.commands.written import PROFILE, page
 from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error, standard_output
 
@@ -34,6 +36,7 @@ def import_(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The profile to write.")] = Path(
         "profile.json"
     ),
+    overwrite: Overwrite = False,
     system: Annotated[
         str | None,
         typer.Option("--system", metavar="NAME", help="h100_sxm, h200_sxm, b200_sxm, ...", show_default=False),
@@ -56,6 +59,7 @@ def import_(
 
     if (path is None) == (system is None):
         raise InputError("give a folder or --system, one of the two", field="PATH", hint="kvplan profile import PATH")
+    check_file(output, "--output", PROFILE, read=[path, model], overwrite=overwrite)
     if path is not None:
         profile = import_folder(path)
     else:
@@ -78,12 +82,15 @@ def show(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the curves as a page there.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print its head and errors as JSON, nothing else.")] = False,
 ) -> None:
     """Say what a profile holds, how far its interpolation errs, and draw it."""
     from kvplan.terminal.profile import print_profile
     from kvplan.timing import read_profile
 
+    if output is not None:
+        check_file(output, "--output", page, read=[path], overwrite=overwrite)
     profile = read_profile(path)
     size = min(profile.ranks) if tensor_parallel_size is None else tensor_parallel_size
     profile.rank(size)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from kvplan.catalog import load_gpu, load_model
+from kvplan.commands.targets import Overwrite, check_file
+from kvplan.commands.written import signed
 from kvplan.errors import InputError
 from kvplan.memory.checks import Check
 from kvplan.memory.logs import read_servers
@@ -51,6 +53,7 @@ def reconcile_log(
             help="keep the measured terms for `kvplan memory --overrides` and `kvplan simulate --memory-overrides`",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Explain a server's own memory figures: do they add up, and what do its token and block lines count?"""
@@ -67,6 +70,8 @@ def reconcile_log(
         "max_num_seqs": max_num_seqs,
         "async_scheduling": async_scheduling,
     }
+    if save is not None:
+        check_file(save, "--save", signed, read=[log, model, gpu], overwrite=overwrite)
     text = _read(log)
     if reports := _reports(log, text):
         _print_reports(reports, as_json)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from kvplan.commands import written
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, check_file, files_of, same
 from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error
 
@@ -44,6 +46,7 @@ def report(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where the report goes; - is standard output."),
     ] = None,
+    overwrite: Overwrite = False,
     form: Annotated[
         Format, typer.Option("--format", help="A page, the summary, a row a run, Markdown, or a picture.")
     ] = Format.html,
@@ -61,7 +64,22 @@ def report(
     from kvplan.report import forms  # needs jinja2
     from kvplan.report import perfetto as traces
 
-    results = _results(path, overrides, diagnose)
+    target = output
+    if output is None and form in TO_FILE:
+        target = (Path(path) if Path(path).is_dir() else Path()) / TO_FILE[form]
+    if form is Format.png and str(target) == "-":
+        raise InputError("a picture needs a file", field="--output", value="-")
+    targets = {flag: file for flag, file in (("--output", target), ("--perfetto", perfetto)) if file is not None}
+    kinds = {"--output": _KINDS[form], "--perfetto": written.begins(traces.BEGINNING)}
+    if perfetto is not None and target is not None and same(perfetto, target):
+        raise InputError("is --output too", field="--perfetto", value=str(perfetto), hint="name another file")
+
+    def check(read: Iterable[Any]) -> None:
+        inputs = [steps, *read]
+        for flag, file in targets.items():
+            check_file(file, flag, kinds[flag], read=inputs, overwrite=overwrite)
+
+    results = _results(path, overrides, diagnose, check)
     if perfetto is not None:
         traces.write_perfetto(perfetto, results.requests, results.timeline, _steps(steps))
         standard_error().print(f"wrote {perfetto}", markup=False)
@@ -77,10 +95,20 @@ def report(
         text = forms.markdown(results.summary, results.diagnosis)
     else:
         text = results.page()
-    _deliver(text, form, output, Path(path))
+    _deliver(text, form, target)
 
 
-def _results(path: str, overrides: dict[str, Any], diagnose: bool) -> Any:
+_KINDS = {
+    Format.html: written.page,
+    Format.json: written.SUMMARY,
+    Format.csv: written.runs_csv,
+    Format.md: written.signed,
+    Format.png: written.picture,
+}
+
+
+def _results(path: str, overrides: dict[str, Any], diagnose: bool, check: Callable[[Iterable[Any]], None]) -> Any:
+    """``check`` is called with the files that are read, before anything takes long."""
     from kvplan.report.stored import Stored, is_results_folder, read_results
 
     if is_results_folder(path):
@@ -92,6 +120,7 @@ def _results(path: str, overrides: dict[str, Any], diagnose: bool) -> Any:
                 source=path,
                 hint=f"simulate again with it: kvplan report {path}/summary.json ...",
             )
+        check(Path(path) / name for name in written.DIAGNOSIS if name != "report.html")
         if not diagnose:
             return read_results(path)
         path = str(Path(path) / "summary.json")
@@ -101,6 +130,7 @@ def _results(path: str, overrides: dict[str, Any], diagnose: bool) -> Any:
 
     scenario = load_scenario(path, overrides)
     scenario.runs()
+    check(files_of(path, scenario))
     with progress_bar(standard_error()) as progress:
         result = kvplan.simulate(scenario, progress=progress)
     found = None
@@ -123,20 +153,19 @@ def _steps(path: Path | None) -> Iterator[dict[str, Any]]:
                 raise InputError(f"is not JSON: {error}", source=str(path), line=number) from error
 
 
-def _deliver(text: str, form: Format, output: Path | None, path: Path) -> None:
+def _deliver(text: str, form: Format, output: Path | None) -> None:
+    from kvplan.files import signed
     from kvplan.report.forms import picture
     from kvplan.report.page import put
 
-    if output is None and form in TO_FILE:
-        output = (path if path.is_dir() else Path()) / TO_FILE[form]
     if form is Format.png:
         assert output is not None
-        if str(output) == "-":
-            raise InputError("a picture needs a file", field="--output", value="-")
         picture(text, output)
     elif output is None or str(output) == "-":
         typer.echo(text, nl=False)
         return
     else:
+        if form is Format.md:
+            text = signed(text, "<!-- ")
         put(output, text.encode("utf-8", "replace"))
     standard_error().print(f"wrote {output}", markup=False)

@@ -10,6 +10,7 @@ import typer
 import kvplan
 from kvplan.commands.endings import check_targets, present
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, files_of
 from kvplan.scenario import load_scenario
 from kvplan.terminal.console import standard_error
 from kvplan.terminal.progress import progress_bar
@@ -32,6 +33,7 @@ def simulate(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write summary, tables and report there."),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
     steps: Annotated[
         Path | None, typer.Option("--steps", metavar="FILE", help="Write one JSON line for every step.")
@@ -42,8 +44,8 @@ def simulate(
     The base and every variant of the scenario run on the same requests. Each option below stands for the
     key of the same name and wins over the file; null gives a key back to the engine's default.
     """
-    check_targets(output, steps)
     scenario = load_scenario(path, overrides)
+    check_targets(output, steps, read=files_of(path, scenario), overwrite=overwrite)
     scenario.runs()  # what cannot be simulated is said before a long trace is read
     error = standard_error()
     print_trace(error, scenario.trace())

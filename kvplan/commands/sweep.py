@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, check_folder, files_of
+from kvplan.commands.written import SWEEP
 from kvplan.errors import InputError
 from kvplan.terminal.console import standard_error, standard_output
 from kvplan.terminal.progress import progress_bar
@@ -24,6 +26,7 @@ def sweep(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Where the rows go; a sweep that was stopped goes on.")
     ],
+    overwrite: Overwrite = False,
     values: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=A,B", help="Sweep this key too, over these values: cache.block_size=16,32."),
@@ -62,6 +65,7 @@ def sweep(
     points(scenario)
     if not set(keys) <= set(swept) or len(keys) > 2:
         raise InputError("takes one or two of the swept keys", field="--figure", value=", ".join(keys))
+    check_folder(output, "--output", SWEEP, read=files_of(path, scenario), overwrite=overwrite)
     chosen = Ray(address) if engine == "ray" else Processes(workers or _cores())
     with progress_bar(standard_error()) as progress:
         table = run(scenario, output, chosen, progress=lambda done, total: progress("points", done, total))

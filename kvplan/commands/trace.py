@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvplan.commands.targets import Overwrite, check_file
+from kvplan.commands.written import trace_table
 from kvplan.errors import InputError
 
 if TYPE_CHECKING:  # the readers need numpy; `kvplan trace --help` does not
@@ -106,20 +107,22 @@ def _say_bad_rows(trace: Trace, on_bad_row: str) -> None:
             _say(f"{origin.path}: {example}" for example in origin.bad_row_examples)
 
 
-def _check_output(output: str, to: str | None, files: Iterable[str], block_size: int | None = None) -> None:
-    """Refuse what cannot be written before a long file is read, and what would be written over a file read.
+def _check_output(
+    output: str, to: str | None, files: Iterable[str], overwrite: bool, block_size: int | None = None
+) -> None:
+    """Refuse what cannot be written before a long file is read, and what would be written over a file that is there.
+
+    Of what a trace is written as only Parquet bears kvplan's mark: other programs write the rest, and people edit it.
 
     Raises:
-        InputError: no such format, no such block size, or ``output`` is one of ``files``.
+        InputError: no such format, no such block size, or as `kvplan.commands.targets`.
     """
     from kvplan.trace.writers import writer_for
 
     if output.strip() == "":
         raise InputError("is empty", field="output", hint="name a file, or - for standard output")
-    writer_for(output, to, block_size)
-    target = Path(output)
-    if output != "-" and any(Path(file).is_file() and target.exists() and target.samefile(file) for file in files):
-        raise InputError("is the trace that is read", field="output", value=output, hint="write to another file")
+    kind = trace_table if writer_for(output, to, block_size).name == "parquet" else None
+    check_file(output, "--output-file", kind, read=files, overwrite=overwrite)
 
 
 def _write(trace: Trace, output: str, to: str | None, told: Iterable[str] = (), block_size: int | None = None) -> None:
@@ -196,6 +199,7 @@ def info(
 def convert(
     file: File,
     output: Output,
+    overwrite: Overwrite = False,
     to: To = None,
     block_size: BlockSize = None,
     format: Format = None,
@@ -209,7 +213,7 @@ def convert(
     seed: Seed = None,
 ) -> None:
     """Write the trace as mooncake, vllm-timed-trace, aiperf, guidellm, vidur, parquet or yaml."""
-    _check_output(output, to, [file], block_size)
+    _check_output(output, to, [file], overwrite, block_size)
     trace = _read(
         file,
         on_bad_row,
@@ -229,6 +233,7 @@ def convert(
 def slice_(
     file: File,
     output: Output,
+    overwrite: Overwrite = False,
     start: Annotated[float | None, typer.Option("--start", help="First second, included.")] = None,
     end: Annotated[float | None, typer.Option("--end", help="Last second, excluded.")] = None,
     first: Annotated[int, typer.Option("--first", help="Skip so many of these requests.")] = 0,
@@ -243,7 +248,7 @@ def slice_(
     """Write the requests of a stretch of time, or some of them by number."""
     from kvplan.trace.edit import cut
 
-    _check_output(output, to, [file])
+    _check_output(output, to, [file], overwrite)
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
     part = cut(trace, start_s=start, end_s=end, first=first, count=count, rebase=not keep_clock)
     _write(part, output, to, trace.origin.notes)
@@ -253,6 +258,7 @@ def slice_(
 def scale_(
     file: File,
     output: Output,
+    overwrite: Overwrite = False,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.")] = None,
     speed: Annotated[float | None, typer.Option("--speed", help="Times as fast.")] = None,
     prompt: Annotated[float | None, typer.Option("--prompt", help="Factor of the prompts' lengths.")] = None,
@@ -267,7 +273,7 @@ def scale_(
     """Write the same requests at another rate or of other lengths."""
     from kvplan.trace.edit import scale
 
-    _check_output(output, to, [file])
+    _check_output(output, to, [file], overwrite)
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
     scaled = scale(trace, rate=rate, speed=speed, prompt=prompt, output=output_factor, seed=seed or 0)
     _write(scaled, output, to, trace.origin.notes)
@@ -277,6 +283,7 @@ def scale_(
 def merge_(
     files: Files,
     output: Output,
+    overwrite: Overwrite = False,
     share: Annotated[
         bool, typer.Option("--share", help="Equal ids of two files are the same text (parts of one trace).")
     ] = False,
@@ -288,7 +295,7 @@ def merge_(
 
     if files.count("-") > 1:
         raise InputError("standard input can be read once", field="merge", value="-")
-    _check_output(output, to, files)
+    _check_output(output, to, files, overwrite)
     _write(merge([_read(file, on_bad_row) for file in files], share=share), output, to)
 
 
@@ -296,6 +303,7 @@ def merge_(
 def synthesize(
     file: File,
     output: Output = "-",
+    overwrite: Overwrite = False,
     requests: Annotated[int | None, typer.Option("--requests", help="How many it draws; default: as many.")] = None,
     seed: Seed = None,
     model: Annotated[str | None, typer.Option("--model", help="Put into the scenario written.")] = None,
@@ -319,7 +327,7 @@ def synthesize(
     if requests is not None and requests < 1:
         raise InputError("must be at least 1", field="requests", value=requests)
     as_generator = to is None and (output == "-" or output.endswith((".yaml", ".yml")))
-    _check_output(output, "yaml" if as_generator else to, [file])
+    _check_output(output, "yaml" if as_generator else to, [file], overwrite)
     trace = _read(file, on_bad_row, format=format, time_unit=time_unit, columns=parse_columns(columns))
     spec = fit(trace, requests=requests)
     if seed is not None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvplan.commands.options import scenario_options
+from kvplan.commands.targets import Overwrite, check_folder, files_of
 from kvplan.commands.torch_ready import require_torch
+from kvplan.commands.written import VALIDATION
 from kvplan.errors import InputError, KvplanError, ToleranceError
 from kvplan.scenario import load_scenario
 from kvplan.terminal.console import standard_error, standard_output
@@ -19,6 +21,7 @@ from kvplan.terminal.progress import progress_bar
 if TYPE_CHECKING:
     from kvplan.calibration.replay import ReplayValidation
     from kvplan.calibration.validate import Validation
+    from kvplan.scenario import Scenario
 
 
 @scenario_options()
@@ -73,6 +76,7 @@ def validate(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Write validation.json and overlay.html there."),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print validation.json and nothing else.")] = False,
     *,
     overrides: dict[str, Any],
@@ -94,12 +98,16 @@ def validate(
         if "timing" in overrides:
             raise InputError("give --profile or --timing, not both", field="--profile", value=str(profile))
         overrides = {**overrides, "timing": {"profile": str(profile)}}
+    scenario = None if path is None else load_scenario(path, overrides)
+    if output is not None:
+        read = [observed, trace, profile, *(() if scenario is None else files_of(path, scenario))]
+        check_folder(output, "--output", VALIDATION, read=read, overwrite=overwrite)
     found: Validation
     differing: tuple[str, ...] = ()
-    if path is not None:
+    if scenario is not None:
         if not 0 < time_scale < float("inf"):
             raise InputError("must be a finite number above 0", field="--time-scale", value=time_scale)
-        replayed = _replayed(path, overrides, device, attention, time_scale, threads)
+        replayed = _replayed(scenario, device, attention, time_scale, threads)
         found, differing = replayed, replayed.plans
     else:
         from kvplan.calibration.read_observed import read_observed
@@ -116,13 +124,12 @@ def validate(
 
 
 def _replayed(
-    path: str, overrides: dict[str, Any], device: str, attention: str, time_scale: float, threads: int | None
+    scenario: Scenario, device: str, attention: str, time_scale: float, threads: int | None
 ) -> ReplayValidation:
     require_torch(threads)
     from kvplan.calibration.replay import validate_replay
     from kvplan.engine.engine import EngineOptions
 
-    scenario = load_scenario(path, overrides)
     with progress_bar(standard_error()) as progress:
         return validate_replay(
             scenario,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.files import write_text
+from kvplan.files import signed, write_text
 
 GIB = 2**30
 
@@ -94,4 +94,4 @@ def save_overrides(overrides: MemoryOverrides, path: str | Path, *, header: dict
     document: dict[str, Any] = {"memory": {name: value for name, value in terms.items() if value is not None}}
     if header:
         document["measured_on"] = header
-    write_text(path, yaml.safe_dump(document, sort_keys=False))
+    write_text(path, signed(yaml.safe_dump(document, sort_keys=False)))

@@ -104,8 +104,8 @@ def sweep(
 
     total = len(points(scenario))
     place = make_folder(folder)
-    rows = make_folder(place / "points")
     _claim(place, scenario)
+    rows = make_folder(place / "points")
     left = [number for number in range(total) if not (rows / f"{number:05d}.parquet").exists()]
     done = total - len(left)
     if progress is not None:
@@ -166,6 +166,10 @@ def _claim(folder: Path, scenario: Scenario) -> None:
         if known != mark["fingerprint"]:
             raise InputError("holds another sweep", field="--output", value=str(folder), hint="choose another folder")
         return
+    rows = folder / "points"
+    if rows.is_dir() and any(rows.iterdir()):  # they would pass for rows of this sweep
+        hint = "choose another folder"
+        raise InputError("holds a folder points that is no sweep's", field="--output", value=str(folder), hint=hint)
     write_json(path, mark)
 
 

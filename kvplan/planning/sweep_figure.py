@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvplan.errors import InputError
-from kvplan.files import write_text
+from kvplan.files import GENERATOR, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def write_figures(path: Path, table: pd.DataFrame, keys: list[str], metric: str,
         part.to_html(full_html=False, include_plotlyjs=number == 0, default_height="600px")
         for number, part in enumerate(parts)
     )
-    write_text(path, f"<!doctype html><meta charset=utf-8><title>kvplan sweep</title>{body}")
+    write_text(path, f'<!doctype html><meta charset=utf-8>{GENERATOR}"><title>kvplan sweep</title>{body}')
 
 
 def _over_keys(done: pd.DataFrame, keys: list[str], metric: str) -> Any:

@@ -21,6 +21,9 @@ from kvplan.report.runs import PARTS, plain
 if TYPE_CHECKING:
     import pandas as pd
 
+BEGINNING = '{"otherData":{"writer":"kvplan"}'
+"""By which a file is known again as kvplan's."""
+
 LANES = 64
 """Requests are spread over this many tracks, a free one each, so that Perfetto lays out no 20 000 rows."""
 
@@ -62,7 +65,7 @@ def write_perfetto(
 ) -> Path:
     """The events into ``path``, whole or not at all."""
     body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events(requests, timeline, steps))
-    return put(Path(path), f'{{"displayTimeUnit":"ms","traceEvents":[\n{body}\n]}}\n'.encode())
+    return put(Path(path), f'{BEGINNING},"displayTimeUnit":"ms","traceEvents":[\n{body}\n]}}\n'.encode())
 
 
 def _counters(process: int, frame: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvplan.trace.id_rows import IdRows, numbering
 from kvplan.trace.trace import Longs
 
 _LIKELY = (512, 16, 64, 128, 256, 32, 1024, 2048)
@@ -49,7 +53,7 @@ def infer_block_rule(prompt_tokens: Longs, ids_per_row: Longs, expected: int | N
     return BlockRule(expected or _LIKELY[0], "loose")
 
 
-def unchained_ids(ids_per_row: Longs, ids: Longs, spaces: Longs | None = None) -> int:
+def unchained_ids(ids_per_row: Longs, ids: NDArray[Any], spaces: Longs | None = None) -> int:
     """How many distinct ids stand behind different predecessors.
 
     0: an id names a whole prefix (chained). Otherwise ids name a block's own content, and an engine, whose
@@ -57,13 +61,26 @@ def unchained_ids(ids_per_row: Longs, ids: Longs, spaces: Longs | None = None) -
     """
     if not len(ids):
         return 0
-    before = np.empty_like(ids)
-    before[1:] = ids[:-1]
-    starts = (np.cumsum(ids_per_row) - ids_per_row)[ids_per_row > 0]
-    before[starts] = -1
-    space = np.zeros(len(ids), np.int64) if spaces is None else np.repeat(spaces, ids_per_row)
-    order = np.lexsort((before, ids, space))
-    same_id = (np.diff(ids[order]) == 0) & (np.diff(space[order]) == 0)
-    other_before = same_id & (np.diff(before[order]) != 0)
-    found = order[1:][other_before]
-    return len(np.unique(np.column_stack([space[found], ids[found]]), axis=0))
+    rows, most = IdRows(ids, ids_per_row), int(ids.max())
+    number, numbers = numbering(rows.values, most, len(ids))
+    local = spaces is not None and bool(spaces.any())
+
+    def names() -> Iterator[tuple[Longs, Longs]]:
+        """(the id's number, told apart by its space; the id before it), batch by batch."""
+        for row, _, values, before in rows.batches():
+            name = values if number is None else number(values)
+            yield name + spaces[row] * numbers if spaces is not None and local else name, before
+
+    again, width = None, numbers
+    if spaces is not None and local:
+        most_names = (int(spaces.max()) + 1) * numbers
+        again, width = numbering(lambda: (name for name, _ in names()), most_names - 1, len(ids))
+    unseen = -2
+    predecessor = np.full(width, unseen, np.int32 if most < 1 << 31 else np.int64)
+    several = np.zeros(width, bool)
+    for name, before in names():
+        name = name if again is None else again(name)
+        new = predecessor[name] == unseen
+        predecessor[name[new]] = before[new]  # of several new ones any will do: the others then differ from it
+        several[name[predecessor[name] != before]] = True
+    return int(np.count_nonzero(several))

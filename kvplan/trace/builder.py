@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvplan.errors import InputError
+from kvplan.trace.column import Column
 from kvplan.trace.content import ContentBuilder, Segment, clip, merged, restarts
+from kvplan.trace.id_rows import BATCH, PackedIds, packed
 from kvplan.trace.rows import MAX_TOKENS, BadRows, written_name
-from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
-from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace
+from kvplan.trace.settle import block_content, plain_numbers, session_content, settled_arrivals, settled_outputs
+from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace, taken
 from kvplan.trace.words import counted
 
 ASSUMED_OUTPUT = 256
@@ -46,11 +49,11 @@ class TraceBuilder:
         self.sessions_share = False
         """True: a turn whose prompt is long enough begins with all of its session's former turn."""
         self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
-        self._names: list[str | None] = []
-        self._named = False
+        self._names: list[str | None] | None = None  # none has one so far
         self._sessions: dict[Hashable, int] = {}
-        self._extra: dict[str, array[int]] = {name: array("q") for name in ("session", "priority", "n", "beam_width")}
-        self._ids, self._ids_per_row, self._spaces = array("q"), array("q"), array("q")
+        defaults = {"session": -1, "priority": 0, "n": 1, "beam_width": 0}
+        self._extra = {name: Column(default) for name, default in defaults.items()}
+        self._ids, self._ids_per_row, self._spaces = PackedIds(), Column(0), Column(0)
         self._id_numbers: dict[Hashable, int] = {}
         self._content: ContentBuilder | None = None
 
@@ -121,7 +124,7 @@ class TraceBuilder:
         priority: int = 0,
         n: int = 1,
         beam_width: int = 0,
-        ids: Iterable[int] = (),
+        ids: Sequence[int] = (),
         id_space: int = 0,
         segments: Iterable[Segment] | None = None,
         history: int | None = None,
@@ -144,15 +147,14 @@ class TraceBuilder:
         self._arrival.append(np.nan if arrival_s is None else arrival_s)
         self._prompt.append(prompt)
         self._output.append(-1 if output is None else output)
-        self._names.append(name)
-        self._named |= name is not None
+        self._add_names(None if name is None else [name], 1)
         extra = self._extra
         extra["session"].append(self.session_number(session))
         extra["priority"].append(priority)
         extra["n"].append(n)
         extra["beam_width"].append(beam_width)
         self._ids.extend(numbers)
-        self._ids_per_row.append(len(numbers))
+        self._ids_per_row.append(len(ids))
         self._spaces.append(id_space)
 
     def extend(self, arrival_s: Doubles | None, prompt: Longs, output: Longs | None, **extra: Any) -> None:
@@ -167,30 +169,36 @@ class TraceBuilder:
         self._arrival.frombytes((np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes())
         self._prompt.frombytes(prompt.astype("q").tobytes())
         self._output.frombytes((np.full(rows, -1) if output is None else output).astype("q").tobytes())
-        self._names.extend(extra["name"] if "name" in extra else [None] * rows)
-        self._named |= "name" in extra
+        self._add_names(extra.get("name"), rows)
         sessions = extra.get("session")
-        numbers = np.full(rows, -1) if sessions is None else np.array([self.session_number(s) for s in sessions])
-        self._extra["session"].frombytes(numbers.astype("q").tobytes())
-        for column, default in (("priority", 0), ("n", 1), ("beam_width", 0)):
-            values = extra.get(column)
-            values = np.full(rows, default) if values is None else np.asarray(values)
-            self._extra[column].frombytes(values.astype("q").tobytes())
-        zeros = np.zeros(rows, "q").tobytes()
-        self._ids_per_row.frombytes(zeros)
-        self._spaces.frombytes(zeros)
+        columns = extra if sessions is None else {**extra, "session": [self.session_number(s) for s in sessions]}
+        for name, column in self._extra.items():
+            column.extend(np.asarray(columns[name]) if columns.get(name) is not None else None, rows)
+        self._ids_per_row.extend(None, rows)
+        self._spaces.extend(None, rows)
 
-    def _block_ids(self, ids: Iterable[Any]) -> array[int]:
-        """Ids as numbers >= 0: whole numbers as they are, others (texts, negatives) by first appearance."""
+    def _add_names(self, names: Iterable[str | None] | None, rows: int) -> None:
+        """The names of the last ``rows`` rows, which count already."""
+        if names is not None and self._names is None:
+            self._names = [None] * (len(self) - rows)
+        if self._names is not None:
+            self._names.extend([None] * rows if names is None else names)
+
+    def _block_ids(self, ids: Sequence[Any]) -> list[array[int]] | list[NDArray[Any]]:
+        """Ids as numbers >= 0: whole numbers as they are, others (texts, negatives) by first appearance.
+
+        In one part, or in several of ``BATCH`` ids or fewer, packed.
+        """
         try:
-            numbers = array("q", ids)
-            if not numbers or (min(numbers) >= 0 and max(numbers) < _NAMED_IDS):
-                return numbers
-        except (TypeError, OverflowError):
+            if len(ids) <= BATCH:
+                return [_plain_ids(ids)]
+            return [packed(_plain_ids(ids[at : at + BATCH])) for at in range(0, len(ids), BATCH)]
+        except (TypeError, ValueError, OverflowError):
             pass
         if any(not isinstance(name, (int, str)) for name in ids):
             raise InputError("holds something that is no block id", field="hash_ids")
-        return array("q", [self._id_numbers.setdefault(name, _NAMED_IDS + len(self._id_numbers)) for name in ids])
+        numbers = self._id_numbers
+        return [array("q", (numbers.setdefault(name, _NAMED_IDS + len(numbers)) for name in ids))]
 
     def note(self, text: str) -> None:
         """Tell the person what was inferred or assumed; the same sentence once."""
@@ -209,32 +217,37 @@ class TraceBuilder:
         if not len(self):
             what = f"none of its {counted(self.bad.count, 'row')} can be read" if self.bad.count else "holds no request"
             raise InputError(what, source=path, line=1)
-        arrival = settled_arrivals(np.array(self._arrival, dtype=np.float64), self.rebase, self.note)
-        prompt = np.array(self._prompt, dtype=np.int64)
-        output = settled_outputs(np.array(self._output, dtype=np.int64), self.assumed_output, self.note)
-        content = self._settled_content(prompt, expected_block_size)
-        order = np.argsort(arrival, kind="stable")
-        moved = int(np.count_nonzero(np.diff(arrival) < 0))
-        if moved:
+        self._sessions, self._id_numbers = {}, {}  # a hundred bytes and more a name, and every row is numbered
+        arrival = settled_arrivals(np.frombuffer(self._arrival), self.rebase, self.note)
+        prompt = np.frombuffer(self._prompt, np.int64)
+        output = settled_outputs(np.frombuffer(self._output, np.int64), self.assumed_output, self.note)
+        moved = int(np.count_nonzero(arrival[1:] < arrival[:-1]))
+        order = np.argsort(arrival, kind="stable") if moved else None
+        kept = (prompt > 0) & (output > 0) if self.zero_output_failed else prompt > 0
+        chosen = _chosen(order, kept)
+        content = self._settled_content(prompt, chosen, expected_block_size)
+        self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
+        if order is not None:
             self.note(f"sorted by arrival: {counted(moved, 'row')} came before the row above")
-        arrival, prompt, output = arrival[order], prompt[order], output[order]
-        kept = prompt > 0
-        if self.zero_output_failed:
-            kept &= output > 0
+            arrival = arrival[order]  # one after the other: each frees what it replaces
+            prompt = prompt[order]
+            output = output[order]
+            kept = kept[order]
         recorded = None
         if not kept.all() or not output.all():
             recorded = Recorded(arrival, prompt, output)
             self._note_zeros(kept, output)
-        chosen, everything = order[kept], np.arange(len(prompt))
-        if not len(chosen):
+        if not kept.any():
             raise InputError("has no request with tokens", source=path, line=1)
+        if not kept.all():
+            arrival, prompt, output = arrival[kept], prompt[kept], output[kept]
         trace = Trace(
-            arrival[kept],
-            prompt[kept],
-            np.maximum(output[kept], 1),
-            request_id=self._settled_names(chosen, bool(moved) or not kept.all()),
+            arrival,
+            prompt,
+            output if output.all() else np.maximum(output, 1),
+            request_id=self._settled_names(chosen, len(prompt)),
             **{name: self._column(name, chosen) for name in self._extra},
-            content=content if content is None or np.array_equal(chosen, everything) else content.take(chosen),
+            content=content,
             origin=Origin(
                 path,
                 self.format,
@@ -249,18 +262,30 @@ class TraceBuilder:
             trace = dataclasses.replace(trace, content=session_content(trace, self.note))
         return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=tuple(self.notes)))
 
-    def _settled_content(self, prompt: Longs, expected: int | None) -> Content | None:
-        named = None if self._content is None else self._content.build()
-        if self._content is not None and self._content.restarted:
-            self.note(restarts(self._content))
-        if not len(self._ids):
+    def _settled_content(self, prompt: Longs, chosen: Longs | None, expected: int | None) -> Content | None:
+        """The content of the ``chosen`` rows (None: of all), in that order."""
+        named = None
+        if self._content is not None:
+            named = self._content.build()
+            if self._content.restarted:
+                self.note(restarts(self._content))
+            self._content = None
+        if len(self._ids):
+            per_row, spaces = self._ids_per_row.taken(), self._spaces.taken()
+            assert per_row is not None
+            ids, rows = self._ids.whole(), chosen if named is None else None
+            size, blocks = block_content(prompt, per_row, ids, spaces, self.block_size, expected, self.note, rows)
+            self.block_size = size
+            if named is None:
+                return blocks
+            parts = [blocks, named]
+            del blocks
+            named = merged(parts)
+        if named is None or chosen is None:
             return named
-        ids, per_row, spaces = (
-            np.array(column, dtype=np.int64) for column in (self._ids, self._ids_per_row, self._spaces)
-        )
-        size, blocks = block_content(prompt, per_row, ids, spaces, self.block_size, expected, self.note)
-        self.block_size = size
-        return blocks if named is None else merged(blocks, named)
+        columns = dict(vars(named))
+        named = None  # the columns are freed as they are reordered
+        return taken(columns, chosen)
 
     def _note_zeros(self, kept: np.ndarray[Any, Any], output: Longs) -> None:
         if not kept.all():
@@ -270,13 +295,35 @@ class TraceBuilder:
         if empty:
             self.note(f"{counted(empty, 'request')} with an empty answer: replayed with the one token that ends it")
 
-    def _settled_names(self, chosen: Longs, reordered: bool) -> Any:
-        if not self._named:
-            return chosen.astype(str).astype(object) if reordered else None
-        named = ((row, self._names[row]) for row in chosen.tolist())
-        return np.array([str(row) if name is None else written_name(name) for row, name in named], dtype=object)
+    def _settled_names(self, chosen: Longs | None, rows: int) -> Any:
+        """The names of the ``chosen`` rows; None where each is its place."""
+        names, self._names = self._names, None
+        if names is None:
+            if chosen is None:
+                return None
+            return np.fromiter(map(str, plain_numbers(chosen)), object, rows)
+        numbers = range(rows) if chosen is None else plain_numbers(chosen)
+        written = (str(row) if names[row] is None else written_name(names[row]) for row in numbers)
+        return np.fromiter(written, object, rows)
 
-    def _column(self, name: str, chosen: Longs) -> Any:
-        column = np.array(self._extra[name], dtype=np.int64)[chosen]
-        default = {"session": -1, "priority": 0, "n": 1, "beam_width": 0}[name]
-        return None if (column == default).all() else column
+    def _column(self, name: str, chosen: Longs | None) -> Any:
+        column = self._extra[name].taken()
+        if column is None or chosen is None:
+            return column
+        column = column[chosen]
+        return None if (column == self._extra[name].default).all() else column
+
+
+def _chosen(order: Longs | None, kept: NDArray[np.bool_]) -> Longs | None:
+    """The rows that are kept, in the order of arrival; None where all are, and stand in it."""
+    if kept.all():
+        return order
+    return np.flatnonzero(kept) if order is None else order[kept[order]]
+
+
+def _plain_ids(ids: Sequence[Any]) -> array[int]:
+    """Raises TypeError, ValueError or OverflowError where one is no whole number from 0 to ``_NAMED_IDS``."""
+    numbers = array("q", ids)
+    if numbers and (min(numbers) < 0 or max(numbers) >= _NAMED_IDS):
+        raise ValueError
+    return numbers

@@ -8,10 +8,13 @@ equal tokens, and a run of consecutive ids is one segment.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvplan.trace.id_rows import BATCH, IdRows, Number, distinct, ranks
 from kvplan.trace.trace import Content, Longs
 
 Segment = tuple[int, int, int]
@@ -22,44 +25,78 @@ _MAX_BLOCK_ID = 1 << 40
 
 
 def blocks_content(
-    prompt_tokens: Longs, ids_per_row: Longs, ids: Longs, block_size: int, *, spaces: Longs | None = None
+    prompt_tokens: Longs,
+    ids_per_row: Longs,
+    ids: NDArray[Any],
+    block_size: int,
+    *,
+    spaces: Longs | None = None,
+    rows: Longs | None = None,
 ) -> Content:
     """The content that block ids describe.
 
     Args:
         prompt_tokens: int64[R].
         ids_per_row: int64[R], how many of ``ids`` belong to each request.
-        ids: int64[sum], the block ids of all requests in order, >= 0.
+        ids: [sum], the block ids of all requests in order, whole numbers >= 0.
         block_size: tokens in a block. The last id of a request may stand for a partial block (ids are counted
             with ceil), or be the last full one (floor): what it covers ends with the prompt either way.
         spaces: int64[R], requests with different spaces share nothing though their ids be equal (ids that are
             local to a session); None for ids that hold for the whole file.
+        rows: the content of these requests only, in this order; None: of all.
 
     Ids beyond the prompt's end are dropped. Outputs are unique to their request.
     """
-    rows = len(prompt_tokens)
-    row_of = np.repeat(np.arange(rows), ids_per_row)
-    within = np.arange(len(ids)) - np.repeat(np.cumsum(ids_per_row) - ids_per_row, ids_per_row)
-    kept = within * block_size < prompt_tokens[row_of]
-    row_of, within, ids = row_of[kept], within[kept], ids[kept]
+    used = np.minimum(ids_per_row, -(-prompt_tokens // block_size))
+    number = None
     if len(ids) and ids.max() >= _MAX_BLOCK_ID:
-        ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    source_of = np.zeros(rows, np.int64) if spaces is None else spaces
-    begins = within == 0
-    begins[1:] |= ids[1:] != ids[:-1] + 1
-    first = np.flatnonzero(begins)
-    blocks = np.diff(np.append(first, len(ids)))
-    owner = row_of[first]
-    length = np.minimum(blocks * block_size, prompt_tokens[owner] - within[first] * block_size)
-    pointer = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.bincount(owner, minlength=rows), out=pointer[1:])
-    return Content(
-        pointer,
-        source_of[owner].astype(np.int64),
-        ids[first] * block_size,
-        length.astype(np.int64),
-        np.full(rows, -1, np.int64),
-    )
+        everything = IdRows(ids, ids_per_row, used)
+        if any(values.max() >= _MAX_BLOCK_ID for values in everything.values()):
+            number = ranks(distinct(everything.values()))
+    walked = IdRows(ids, ids_per_row, used, rows)
+    if rows is not None:
+        prompt_tokens, used = prompt_tokens[rows], used[rows]
+        spaces = None if spaces is None else spaces[rows]
+    pointer = np.zeros(len(prompt_tokens) + 1, np.int64)
+    for owner, _, _ in _runs(walked, number):
+        counts = np.bincount(owner - owner[0])
+        pointer[owner[0] + 1 : owner[0] + 1 + len(counts)] += counts
+    np.cumsum(pointer, out=pointer)
+    segments = int(pointer[-1])
+    start, length = np.empty(segments, np.int64), np.empty(segments, np.int64)
+    # Most files have one space: a column of one number then takes no room.
+    there = np.zeros(1, np.int64) if spaces is None else spaces[used > 0]
+    local = len(there) > 0 and bool((there != there[0]).any())
+    one = there[:1].astype(np.int64)
+    source: Longs = np.empty(segments, np.int64) if local else np.broadcast_to(one, segments)
+    at = 0
+    for owner, first, begin in _runs(walked, number):
+        part = slice(at, at + len(owner))
+        start[part], length[part] = first * block_size, begin * block_size
+        if spaces is not None and local:
+            source[part] = spaces[owner]
+        at += len(owner)
+    _to_lengths(length, pointer, np.minimum(used * block_size, prompt_tokens))
+    return Content(pointer, source, start, length, np.full(len(prompt_tokens), -1, np.int64))
+
+
+def _runs(rows: IdRows, number: Number | None) -> Iterator[tuple[Longs, Longs, Longs]]:
+    """(row, id, place of the id in its row) where a run of consecutive ids begins, batch by batch, none empty."""
+    for row, within, ids, before in rows.batches(number):
+        begins = (ids != before + 1) | (within == 0)
+        if begins.any():
+            yield row[begins], ids[begins], within[begins]
+
+
+def _to_lengths(begin: Longs, pointer: Longs, covered: Longs) -> None:
+    """Each segment's beginning in its prompt becomes its length, in place; ``covered``: where a row's last ends."""
+    some = pointer[1:] > pointer[:-1]
+    last = pointer[1:][some] - 1
+    tail = covered[some] - begin[last]
+    for at in range(0, len(begin) - 1, BATCH):
+        part = slice(at, min(at + BATCH, len(begin) - 1))
+        begin[part] = begin[part.start + 1 : part.stop + 1] - begin[part]
+    begin[last] = tail
 
 
 MOST_SEGMENTS = 1_000_000
@@ -98,6 +135,10 @@ class ContentBuilder:
     def history_tokens(self, session: Hashable) -> int:
         """How long the session is so far: the last turn's prompt and output."""
         return sum(tokens for _, _, tokens in self._history.get(session, ()))
+
+    def forget(self, session: Hashable) -> None:
+        """No further turn of that session comes: what it holds takes several hundred bytes."""
+        self._history.pop(session, None)
 
     def add(self, segments: Iterable[Segment], *, output_source: int = -1) -> None:
         """The next request's content, given outright."""
@@ -160,18 +201,30 @@ def clip(segments: Iterable[Segment], tokens: int) -> list[Segment]:
     return clipped
 
 
-def merged(first: Content, second: Content) -> Content:
-    """The content of the same requests told in two ways, each request in one of them; sources stay apart."""
-    rows = len(first.output_source)
-    shift = int(first.segment_source.max(initial=-1)) + 1
-    counts = np.column_stack([np.diff(first.segment_ptr), np.diff(second.segment_ptr)])
-    owner = np.concatenate([np.repeat(np.arange(rows), counts[:, 0]), np.repeat(np.arange(rows), counts[:, 1])])
-    order = np.argsort(owner, kind="stable")
-    pointer = np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64)
+def merged(parts: list[Content]) -> Content:
+    """The content of the same requests told in two ways, each request in one of them; sources stay apart.
+
+    Args:
+        parts: the two; taken out, so that the first's columns are freed as soon as they are copied.
+    """
+    second = parts.pop()
+    first = dict(vars(parts.pop()))
+    rows = len(second.output_source)
+    counts = np.column_stack([np.diff(first["segment_ptr"]), np.diff(second.segment_ptr)])
+    of_first = np.repeat(np.tile([True, False], rows), counts.ravel())
+    shift = int(first["segment_source"].max(initial=-1)) + 1
+
+    def column(name: str, shift: int = 0) -> Longs:
+        whole = np.empty(len(of_first), np.int64)
+        whole[of_first] = first.pop(name)
+        whole[~of_first] = getattr(second, name) + shift
+        return whole
+
+    output = first["output_source"]
     return Content(
-        pointer,
-        np.concatenate([first.segment_source, second.segment_source + shift])[order],
-        np.concatenate([first.segment_start, second.segment_start])[order],
-        np.concatenate([first.segment_tokens, second.segment_tokens])[order],
-        np.where(second.output_source >= 0, second.output_source + shift, first.output_source),
+        np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64),
+        column("segment_source", shift),
+        column("segment_start"),
+        column("segment_tokens"),
+        np.where(second.output_source >= 0, second.output_source + shift, output),
     )

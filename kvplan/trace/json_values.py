@@ -7,7 +7,7 @@ small.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvplan.errors import InputError
@@ -18,13 +18,30 @@ Value = dict[str, Any] | InputError
 
 _SPACE = " \t\r\n"
 _LOOKED_AT = 20
+_JOINED = 4096
+"""Lines at once: a document may have a number a line, and a text takes 50 bytes beyond its characters."""
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+class _ShortNumbers(dict[str, int]):
+    """Numbers of few digits, each made once: Python makes an object of 32 bytes of every 300 it reads."""
+
+    def __missing__(self, text: str) -> int:
+        number = int(text)
+        if len(text) < 5:
+            self[text] = number
+        return number
+
+
+_LONG = 1 << 20
+"""Characters from which on a value's numbers are made once: a dictionary is asked for each, which takes time."""
+
+_SHORT_NUMBERS: Callable[[str], int] = _ShortNumbers().__getitem__  # eleven thousand of them at most
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER_OF_LONG = json.JSONDecoder(parse_constant=_no_constant, parse_int=_SHORT_NUMBERS)
 
 
 def json_values(source: Source) -> Iterator[tuple[int, Value]]:
@@ -59,7 +76,10 @@ def _from_lines(source: Source) -> Iterator[tuple[int, Any]]:
         if not text.strip(_SPACE):
             continue
         try:
-            yield line, json.loads(text, parse_constant=_no_constant)
+            parse_int = None if len(text) < _LONG else _SHORT_NUMBERS
+            value = json.loads(text, parse_constant=_no_constant, parse_int=parse_int)
+            del text  # it may be as long as the file
+            yield line, value
         except json.JSONDecodeError as error:
             yield line, InputError(f"is not JSON: {error.msg}", column=error.colno)
         except RecursionError:
@@ -82,7 +102,8 @@ class _Window:
     def extend(self) -> bool:
         """Append at least as much text as there is; False at the end of the file."""
         wanted = max(1 << 16, len(self.text) - self.at)
-        parts = []
+        longer: list[str] = []
+        parts: list[str] = []
         while self._more and wanted > 0:
             part = next(self._parts, None)
             if part is None:
@@ -90,9 +111,13 @@ class _Window:
                 break
             parts.append(part[1] + "\n")
             wanted -= len(parts[-1])
-        self.text = self.text[self.at :] + "".join(parts)
+            if len(parts) >= _JOINED:
+                longer.append("".join(parts))
+                parts.clear()
+        more = "".join([*longer, *parts])
+        self.text = self.text[self.at :] + more
         self.at = 0
-        return bool(parts)
+        return bool(more)
 
     def advance(self, end: int) -> None:
         self.line += self.text.count("\n", self.at, end)
@@ -114,7 +139,8 @@ class _Window:
         """Decode the value that begins here, reading on as far as it needs."""
         while True:
             try:
-                value, end = _DECODER.raw_decode(self.text, self.at)
+                decoder = _DECODER if len(self.text) < _LONG else _DECODER_OF_LONG
+                value, end = decoder.raw_decode(self.text, self.at)
                 if end < len(self.text) or isinstance(value, (dict, list)) or not self.extend():
                     self.advance(end)
                     return value

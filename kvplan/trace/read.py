@@ -13,7 +13,7 @@ from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import check_unit
 from kvplan.trace.detect import Kind, detect_kind
 from kvplan.trace.facts import NoRequestsError
-from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, Setting, json_format
+from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, RowReader, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
 from kvplan.trace.readers.csv import read_csv
 from kvplan.trace.readers.delimited import csv_header
@@ -39,6 +39,7 @@ from kvplan.trace.trace import Trace
 from kvplan.trace.words import names
 
 _LOOKED_AT = 64
+_ENTRIES = 1 << 18
 """How many JSON values detection looks at."""
 
 
@@ -224,7 +225,7 @@ def _table(header: list[str], source: Source, options: ReadOptions) -> TableForm
 
 def _read_json(source: Source, options: ReadOptions) -> Trace:
     values = json_values(source)
-    first = list(itertools.islice(values, _LOOKED_AT))
+    first = _looked_at(values)
     sample = [value for _, value in first if isinstance(value, dict)]
     if options.format in (None, "servegen-client") and sample and is_dataset(sample[0]):
         return _read_servegen(source, options, rates_given=False)
@@ -242,21 +243,38 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
             options.columns,
         )
     )
-    for line, value in _until_full(itertools.chain(first, values), builder):
+    sample.clear()
+    _add_values(itertools.chain(_drained(first), values), reader, builder)
+    return builder.finish(source.name, expected_block_size=known.block_size)
+
+
+def _looked_at(values: Iterator[tuple[int, Value]]) -> list[tuple[int, Value]]:
+    """The first values, by which the format is told: fewer where they are so long that all at once take much."""
+    first, entries = [], 0
+    for item in itertools.islice(values, _LOOKED_AT):
+        first.append(item)
+        if isinstance(item[1], dict):
+            entries += sum(len(inner) for inner in item[1].values() if isinstance(inner, list))
+        if entries >= _ENTRIES:
+            break
+    return first
+
+
+def _drained(items: list[tuple[int, Value]]) -> Iterator[tuple[int, Value]]:
+    while items:
+        yield items.pop(0)
+
+
+def _add_values(values: Iterator[tuple[int, Value]], reader: RowReader, builder: TraceBuilder) -> None:
+    for line, value in values:
+        if builder.full:
+            return
         try:
             if isinstance(value, InputError):
                 raise value
             reader.row(value, line)
         except InputError as error:
             builder.bad.add(line, error)
-    return builder.finish(source.name, expected_block_size=known.block_size)
-
-
-def _until_full(values: Iterator[tuple[int, Value]], builder: TraceBuilder) -> Iterator[tuple[int, Value]]:
-    for item in values:
-        if builder.full:
-            return
-        yield item
 
 
 def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source, options: ReadOptions) -> JsonFormat:

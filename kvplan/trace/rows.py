@@ -113,7 +113,8 @@ def tokens(value: Any, field: str) -> int:
 
 def written_name(name: Any) -> str:
     """A request's name as text that any file can hold: half a surrogate pair, which JSON may escape, is ``?``."""
-    return str(name).encode("utf-8", "replace").decode("utf-8")
+    text = str(name)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 LEAST = {"priority": -MAX_TOKENS, "n": 1, "beam_width": 0}

@@ -5,12 +5,15 @@ Every decision is told through ``note``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvplan.trace.block_ids import infer_block_rule, unchained_ids
 from kvplan.trace.content import ContentBuilder, blocks_content, restarts
+from kvplan.trace.id_rows import BATCH
 from kvplan.trace.trace import Content, Doubles, Longs, Trace
 from kvplan.trace.words import counted
 
@@ -63,20 +66,22 @@ def settled_outputs(output: Longs, assumed: int, note: Note) -> Longs:
 def block_content(
     prompt: Longs,
     per_row: Longs,
-    ids: Longs,
-    spaces: Longs,
+    ids: NDArray[Any],
+    spaces: Longs | None,
     given: int | None,
     expected: int | None,
     note: Note,
+    rows: Longs | None = None,
 ) -> tuple[int, Content]:
     """(block size, content) of hash ids.
 
     Args:
+        prompt, per_row, ids, spaces, rows: as ``blocks_content`` takes them.
         given: the block size where the file or the person says; ``expected``: the format's usual one.
     """
     rule = infer_block_rule(prompt, per_row, given or expected)
     size = given or rule.block_size
-    scope = "hold within a session only" if spaces.any() else "hold for the whole file"
+    scope = "hold within a session only" if spaces is not None and spaces.any() else "hold for the whole file"
     note(f"hash ids: blocks of {size} tokens, {_ROUNDING[rule.rounding]}; ids {scope}")
     unchained = unchained_ids(per_row, ids, spaces)
     if unchained:
@@ -86,14 +91,15 @@ def block_content(
         )
     else:
         note("hash ids are chained: each names the whole prefix up to its block")
-    return size, blocks_content(prompt, per_row, ids, size, spaces=spaces)
+    return size, blocks_content(prompt, per_row, ids, size, spaces=spaces, rows=rows)
 
 
 def session_content(trace: Trace, note: Note) -> Content | None:
     """Each turn begins with all of its session's former turn, where it is long enough; None where none is."""
     assert trace.session is not None
     builder, later, linked = ContentBuilder(), 0, 0
-    columns = (trace.session.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist())
+    left = np.bincount(trace.session[trace.session >= 0])  # turns that are still to come
+    columns = (plain_numbers(column) for column in (trace.session, trace.prompt_tokens, trace.output_tokens))
     for session, prompt, output in zip(*columns, strict=True):
         if session < 0:
             builder.add(())
@@ -103,6 +109,9 @@ def session_content(trace: Trace, note: Note) -> Content | None:
         later += history > 0
         linked += whole
         builder.turn(session, prompt, output, shared=history if whole else 0)
+        left[session] -= 1
+        if not left[session]:
+            builder.forget(session)
     if not linked:
         return None
     if builder.restarted:
@@ -112,3 +121,9 @@ def session_content(trace: Trace, note: Note) -> Content | None:
         " taken to begin with it (the file does not say what is shared)"
     )
     return builder.build()
+
+
+def plain_numbers(column: Longs) -> Iterator[int]:
+    """A column's values as Python's, which take four times the room, a few of them at a time."""
+    for at in range(0, len(column), BATCH):
+        yield from column[at : at + BATCH].tolist()

@@ -82,17 +82,29 @@ class Source:
             InputError: a byte that is not UTF-8, with its line and column.
         """
         line = 0
-        rest = b""
+        rest = bytearray()  # grows in place: a line of any length is held once
         with self.stream() as stream:
             while block := stream.read(1 << 20):
-                *whole, rest = (rest + block).split(b"\n")
-                for raw in whole:
+                first, *others = block.split(b"\n")
+                rest += first
+                if not others:
+                    continue
+                last = others.pop()
+                line += 1
+                yield line, self._taken(rest, line)
+                for raw in others:
                     line += 1
                     yield line, self.text(raw, line)
+                rest += last
         if rest:
-            yield line + 1, self.text(rest, line + 1)
+            yield line + 1, self._taken(rest, line + 1)
 
-    def text(self, raw: bytes, line: int) -> str:
+    def _taken(self, raw: bytearray, line: int) -> str:
+        text = self.text(raw, line)
+        raw.clear()
+        return text
+
+    def text(self, raw: bytes | bytearray, line: int) -> str:
         """One line's bytes as text without its line end.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ class Content:
 
     Shapes: ``segment_ptr`` int64[R + 1]; ``segment_source``, ``segment_start``, ``segment_tokens`` int64[S];
     ``output_source`` int64[R]. Sources are any int64 >= 0; -1 in ``output_source``: unique to the request.
+    Columns are read, never written; one of equal values may be a view that repeats one number (stride 0).
     """
 
     segment_ptr: Longs
@@ -37,23 +39,51 @@ class Content:
 
     def covered_tokens(self) -> Longs:
         """int64[R]: how many of each prompt's first tokens have an identity that others may share."""
-        ends = np.concatenate([[0], np.cumsum(self.segment_tokens)])
-        covered: Longs = ends[self.segment_ptr[1:]] - ends[self.segment_ptr[:-1]]
+        covered = np.zeros(len(self.output_source), np.int64)
+        some = self.segment_ptr[1:] > self.segment_ptr[:-1]
+        if len(self.segment_tokens):
+            covered[some] = np.add.reduceat(self.segment_tokens, self.segment_ptr[:-1][some])
         return covered
 
     def take(self, rows: Longs) -> Content:
         """The content of ``rows`` (indices, any order, repeats allowed). Sources keep their meaning."""
-        counts = np.diff(self.segment_ptr)[rows]
-        pointer = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        within = np.arange(pointer[-1], dtype=np.int64) - np.repeat(pointer[:-1], counts)
-        chosen = np.repeat(self.segment_ptr[rows], counts) + within
-        return Content(
-            pointer,
-            self.segment_source[chosen],
-            self.segment_start[chosen],
-            self.segment_tokens[chosen],
-            self.output_source[rows],
-        )
+        return taken(dict(vars(self)), rows)
+
+
+def taken(columns: dict[str, Longs], rows: Longs) -> Content:
+    """``Content.take`` of the content that has these columns; they are taken out of the mapping one by one.
+
+    With no other reference to them, each is freed as soon as it is copied.
+    """
+    pointer = columns.pop("segment_ptr")
+    counts = (pointer[1:] - pointer[:-1])[rows]
+    ends = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    begins = pointer[:-1][rows]
+    pieces = [
+        (slice(int(ends[at]), int(ends[to])), slice(at, to)) for at, to in itertools.pairwise(_shares(ends, 1 << 16))
+    ]
+
+    def column(name: str) -> Longs:
+        old, new = columns.pop(name), np.empty(int(ends[-1]), np.int64)
+        for into, part in pieces:
+            of = np.repeat(begins[part] - ends[part], counts[part]) + np.arange(into.start, into.stop)
+            new[into] = old[of]
+        return new
+
+    return Content(
+        ends,
+        column("segment_source"),
+        column("segment_start"),
+        column("segment_tokens"),
+        columns.pop("output_source")[rows],
+    )
+
+
+def _shares(ends: Longs, size: int) -> list[int]:
+    """Where to cut rows that end at ``ends[1:]`` so that a part has about ``size`` entries, a row more at most."""
+    cuts = np.searchsorted(ends, np.arange(0, int(ends[-1]), size), side="left")
+    return sorted({0, *cuts.tolist(), len(ends) - 1})
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +171,9 @@ class Trace:
                 raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)
             object.__setattr__(self, name, array)
         self._check("arrival_s", np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "a time >= 0")
-        self._check("arrival_s", np.diff(self.arrival_s, prepend=0.0) >= 0, "no earlier than the row before")
+        ascending = np.ones(len(self), bool)
+        np.greater_equal(self.arrival_s[1:], self.arrival_s[:-1], out=ascending[1:])
+        self._check("arrival_s", ascending, "no earlier than the row before")
         self._check("prompt_tokens", self.prompt_tokens >= 1, ">= 1")
         self._check("output_tokens", self.output_tokens >= 1, ">= 1")
         if self.n is not None:

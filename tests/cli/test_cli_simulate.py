@@ -45,7 +45,8 @@ def test_the_results_folder_holds_what_the_table_names_and_nothing_of_anyone_els
     out = tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    (out / "summary.json").write_text("of an earlier run")
+    earlier = {"schema_version": 1, "kvplan": "0.0.1", "scenario": {}, "runs": []}
+    (out / "summary.json").write_text(json.dumps(earlier))
     ended = kvplan("simulate", scenario_file, "-o", out)
     assert ended.code == 0, ended.err
     assert f"results: {out}   report: {out / 'report.html'}\n" in ended.out

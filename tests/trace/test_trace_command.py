@@ -125,10 +125,10 @@ def test_the_command_loads_no_heavy_module():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("convert {file} -o {file}", "is the trace that is read"),
-        ("slice {file} -o {file}", "is the trace that is read"),
-        ("scale {file} -o {file} --rate 2", "is the trace that is read"),
-        ("merge {file} {file} -o {file}", "is the trace that is read"),
+        ("convert {file} -o {file}", "is a file that is read"),
+        ("slice {file} -o {file}", "is a file that is read"),
+        ("scale {file} -o {file} --rate 2", "is a file that is read"),
+        ("merge {file} {file} -o {file}", "is a file that is read"),
         ("merge - - -o {folder}/x.csv", "standard input can be read once"),
         ("convert {file} -o {folder}/x.txt", "does not tell the format by its suffix"),
         ("convert {file} -o {folder}/x.csv --to mooncak", "did you mean 'mooncake'"),
@@ -160,7 +160,7 @@ def test_one_request_is_one_request(written, tmp_path):
 def test_what_was_done_to_the_trace_is_said(written, tmp_path):
     path = written("arrival,prompt,output\n0,5,1\n1,50,10\n", "trace.csv")
     assert "rate scaled to 5 requests/s" in run("scale", path, "-o", tmp_path / "x.csv", "--rate", "5").stderr
-    assert "2 lengths cut at 2,147,483,647" in run("scale", path, "-o", tmp_path / "x.csv", "--prompt", "9e8").stderr
+    assert "2 lengths cut at 2,147,483,647" in run("scale", path, "-o", tmp_path / "y.csv", "--prompt", "9e8").stderr
 
 
 @pytest.mark.parametrize(

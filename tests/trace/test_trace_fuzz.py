@@ -13,12 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvplan.errors import KvplanError
-from kvplan.trace import Trace, inline_trace, synthesize
+from kvplan.trace import Trace, inline_trace, read_trace, synthesize
 from kvplan.trace.read import ReadOptions, format_names, read_source
 from kvplan.trace.source import memory_source
 
@@ -372,19 +373,108 @@ print(peak_kib() - before)
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux's /proc")
 
 
-@needs_proc
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs_take_neither_long_nor_much_memory(tmp_path, name):
-    path = tmp_path / "bomb"
-    path.write_bytes(BOMBS[name])
+def grown_kib(path):
+    """What reading the file adds to the memory of a process of its own, at its peak."""
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, cwd=root, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    grown_kib = int(done.stdout)
+    return int(done.stdout)
+
+
+@needs_proc
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_take_neither_long_nor_much_memory(tmp_path, name):
+    path = tmp_path / "bomb"
+    path.write_bytes(BOMBS[name])
+    grown = grown_kib(path)
     size_kib = max(path.stat().st_size / 1024, 6 << 10)  # 60 MiB are allowed to a file of any size
-    assert grown_kib < 10 * size_kib, f"{grown_kib} KiB for a file of {path.stat().st_size // 1024} KiB"
+    assert grown < 10 * size_kib, f"{grown} KiB for a file of {path.stat().st_size // 1024} KiB"
+
+
+def hash_rows(least, most, separator, per_row, *, head="", unsorted=False):
+    """Mooncake rows, 8 MB of them, whose ids are drawn from ``least`` to ``most``."""
+    drawn = np.random.default_rng(0)
+    lines, size, time = [head], 0, 1
+    while size < 8 << 20:
+        ids = separator.join(map(str, drawn.integers(least, most + 1, per_row).tolist()))
+        time = int(drawn.integers(1000)) if unsorted else time + 1
+        times = f'"timestamp": {time}, "input_length": {16 * per_row}, "output_length": 1'
+        lines.append(f'{{{times}, "hash_ids": [{ids}]}}\n')
+        size += len(lines[-1])
+    return "".join(lines)
+
+
+def weka(sessions, rows):
+    """kv-cache-tester's documents: ids that hold within their session."""
+    drawn = np.random.default_rng(0)
+
+    def request(at):
+        return {"t": at, "in": 12800, "out": 1, "hash_ids": drawn.integers(10, 100, 200).tolist()}
+
+    documents = ({"id": n, "block_size": 64, "requests": [request(at) for at in range(rows)]} for n in range(sessions))
+    return "".join(json.dumps(document, separators=(",", ":")) + "\n" for document in documents)
+
+
+def vidur_rows():
+    ids = "|".join(map(str, np.random.default_rng(0).integers(10, 100, 200).tolist()))
+    head = "arrived_at,num_prefill_tokens,num_decode_tokens,session_id,block_hash_ids\n"
+    return head + "".join(f"{n},3200,1,7,{ids}\n" for n in range(14_000))
+
+
+ONE_HUGE_ID = '{"timestamp": 0, "input_length": 16, "output_length": 1, "hash_ids": [1099511627776]}\n'
+DENSE_IDS = {
+    "two digits, many rows": lambda: hash_rows(10, 99, ", ", 200),
+    "two digits, few rows": lambda: hash_rows(10, 99, ", ", 400_000),
+    "two digits, one row": lambda: hash_rows(10, 99, ", ", 3_000_000),
+    "two digits without spaces, many rows": lambda: hash_rows(10, 99, ",", 200),
+    "two digits without spaces, few rows": lambda: hash_rows(10, 99, ",", 400_000),
+    "two digits without spaces, unsorted": lambda: hash_rows(10, 99, ",", 200, unsorted=True),
+    "two digits without spaces, one row": lambda: hash_rows(10, 99, ",", 3_000_000),
+    "one digit, many rows": lambda: hash_rows(0, 9, ",", 200),
+    "one digit, one row": lambda: hash_rows(0, 9, ",", 5_000_000),
+    "three digits, one row": lambda: hash_rows(300, 999, ",", 2_500_000),
+    "one huge id": lambda: hash_rows(10, 99, ",", 200, head=ONE_HUGE_ID),
+    "negative": lambda: hash_rows(-9, -1, ",", 200),
+    "sparse": lambda: hash_rows(10**6, 10**7, ",", 200),
+    "sessions": lambda: weka(150, 90),
+    "one session": lambda: weka(1, 14_000),
+    "a table": vidur_rows,
+    "lengths alone": lambda: '{"input_length":5}\n' * 500_000,
+    "short rows": lambda: "arrival,prompt,output\n" + "0,5,1\n" * 1_500_000,
+}
+
+
+@needs_proc
+@pytest.mark.parametrize("name", DENSE_IDS)
+def test_dense_ids_take_less_than_ten_times_the_file(tmp_path, name):
+    path = tmp_path / "dense"
+    path.write_text(DENSE_IDS[name]())
+    size = path.stat().st_size / 1024
+    assert size > 7 << 10
+    grown = grown_kib(path)
+    assert grown < 10 * size, f"{grown / size:.1f} times the file"
+
+
+@needs_proc
+def test_a_clients_distributions_ask_for_no_more_requests_than_their_files_bear(tmp_path):
+    """Millions a day, in a few hundred bytes and in four megabytes."""
+    windows = 2000
+    for name, lengths in (("1", 1), ("2", 100_000)):
+        rates = "".join(f"{600 * at},10,1,,0,0\n" for at in range(windows))
+        pmf = "{" + ", ".join(f"{at + 1}: 0.00001" for at in range(lengths)) + "}"
+        document = {"0": {"input_tokens": pmf, "output_tokens": pmf}}
+        (tmp_path / f"chunk-{name}-trace.csv").write_text(rates)
+        (tmp_path / f"chunk-{name}-dataset.json").write_text(json.dumps(document))
+        path = tmp_path / f"chunk-{name}-dataset.json"
+        size_kib = max((path.stat().st_size + len(rates)) / 1024, 6 << 10)
+        assert grown_kib(path) < 10 * size_kib
+        trace = read_trace(path)
+        told = next(note for note in trace.origin.notes if note.startswith("cut at"))
+        assert f"{len(trace):,} of about 12,000,000 requests" in told
+        assert "--limit" in told
+        assert len(read_trace(path, limit=300_000)) == 300_000
 
 
 @needs_proc
@@ -395,12 +485,7 @@ def test_large_files_are_streamed(tmp_path):
     with path.open("w") as file:
         file.write("arrival,prompt,output,comment\n")
         file.writelines(row.format(n) for n in range(1_000_000))
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, cwd=root, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 4 * path.stat().st_size / 1024
+    assert grown_kib(path) < 4 * path.stat().st_size / 1024
 
 
 def test_standard_input_of_any_bytes(monkeypatch):
@@ -408,7 +493,5 @@ def test_standard_input_of_any_bytes(monkeypatch):
         buffer = io.BytesIO(os.urandom(4096))
 
     monkeypatch.setattr(sys, "stdin", Stdin)
-    from kvplan.trace import read_trace
-
     with pytest.raises(KvplanError):
         read_trace("-")

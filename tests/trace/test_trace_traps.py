@@ -251,6 +251,16 @@ def test_servegen_distributions_are_never_evaluated(written):
         read_trace(path)
 
 
+def test_a_servegen_window_too_full_to_be_drawn_unasked_says_how(written):
+    path = written("0,1000,1,,0,0\n600,1,1,,0,0\n", "chunk-1-trace.csv")
+    written(json.dumps({"0": {"input_tokens": "{5: 1.0}", "output_tokens": "{1: 1.0}"}}), "chunk-1-dataset.json")
+    with pytest.raises(
+        InputError, match=r"(?s)more requests in its first window, at 0 s.*about 600,600 in all.*--limit"
+    ):
+        read_trace(path)
+    assert len(read_trace(path, limit=1000)) == 1000
+
+
 def test_crlf_in_json_lines(written):
     text = rows({"timestamp": 0, "input_length": 5, "output_length": 1}).replace("\n", "\r\n")
     assert len(read_trace(written(text))) == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvplan.errors import InputError
@@ -12,6 +15,8 @@ from kvplan.trace.readers.delimited import Block, block_rows, blocks, csv_header
 from kvplan.trace.readers.tables import TableFormat
 from kvplan.trace.rows import LEAST, small, tokens
 from kvplan.trace.source import Source
+
+_SEPARATORS = str.maketrans("|,;", "   ")
 
 
 def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: str | None) -> None:
@@ -101,14 +106,28 @@ def _add_row(
     )
 
 
-def _block_ids(cell: str) -> list[int]:
+def _block_ids(cell: str) -> Sequence[int]:
     """Ids of a cell like ``11|22`` or ``[11, 22]``; nothing in it is evaluated.
 
     Raises:
         InputError: a part is no number; without a place.
     """
-    parts = cell.strip().strip("[]()").replace("|", " ").replace(",", " ").replace(";", " ").split()
+    text = cell.strip().strip("[]()").translate(_SEPARATORS)
     try:
-        return [int(part[:40]) for part in parts]
+        if len(text) < 1 << 16:
+            return [int(part[:40]) for part in text.split()]
+        return _long_ids(text)
     except ValueError:
         raise InputError("holds something that is no block id", field="hash_ids", value=cell[:60]) from None
+
+
+def _long_ids(text: str) -> Sequence[int]:
+    """As numbers of 8 bytes where that is enough: texts and Python's numbers take a hundred a part."""
+
+    def numbers() -> Iterator[int]:
+        return (int(part[0][:40]) for part in re.finditer(r"\S+", text))
+
+    try:
+        return array("q", numbers())
+    except OverflowError:
+        return list(numbers())

@@ -14,7 +14,8 @@ from kvplan.trace.rows import LEAST, small, tokens
 from kvplan.trace.source import Source
 
 SEGMENTS = ("segment_source", "segment_start", "segment_tokens")
-_BATCH = 1 << 16
+_BATCH, _BATCH_OF_LISTS = 1 << 16, 1 << 10
+"""Rows at once: as Python's numbers a list of a thousand ids takes 40 KiB."""
 
 
 def parquet_header(source: Source) -> list[str]:
@@ -50,7 +51,8 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
             name for name in ("hash_ids", *SEGMENTS, "output_source") if name in names and name not in roles.values()
         ]
         try:
-            for batch in file.iter_batches(_BATCH, columns=[*dict.fromkeys(roles.values()), *extra]):
+            size = _BATCH_OF_LISTS if extra else _BATCH
+            for batch in file.iter_batches(size, columns=[*dict.fromkeys(roles.values()), *extra]):
                 for row in batch.to_pylist():
                     line += 1
                     if builder.full:

@@ -19,6 +19,8 @@ from kvplan.trace.trace import Doubles, Longs
 _ROW = re.compile(r"[\d.]+,[\d.eE+-]+,[\d.eE+-]*,(Gamma|Weibull)?,[^,]*,[^,]*")
 # Not JSON inside the JSON: a Python literal, read by its grammar and never evaluated.
 _PAIR = re.compile(r"\s*(\d{1,10})\s*:\s*([0-9.eE+-]{1,40})\s*(?:,\s*|$)")
+_BYTES_A_REQUEST = 8
+"""Of the two files for each request drawn from them: a request takes 40 while it is read, 24 once it is."""
 _MOST_IN_WINDOW = 10_000_000
 
 
@@ -61,26 +63,45 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
     builder.note(f"a client's distributions, read with {other.name} beside it: drawn with seed {seed}")
     builder.note("time: windows in s; arrivals by each window's rate, pattern and shape; prompt and output independent")
     random = np.random.default_rng(seed)
-    # A client's distributions take more bytes than it sends requests; a few bytes shall not ask for millions.
-    told = max(MOST_DRAWN, path.stat().st_size + other.stat().st_size)
+    # A few bytes can ask for millions; what is drawn unasked takes no more than a few times the files.
+    told = max(MOST_DRAWN, (path.stat().st_size + other.stat().st_size) // _BYTES_A_REQUEST)
     most = min(MOST_ASKED_FOR, told if builder.limit is None else builder.limit)
     starts = sorted(lengths)
     for begin, width, rate, pattern, shape in rates:
         if builder.full:
             return
-        arrival = begin + _window(rate, width, pattern, shape, random)
         window = _nearest(starts, begin)
+        surely = int(rate * width) if builder.limit is None and rate * width <= _MOST_IN_WINDOW else 0
+        if window is not None and len(builder) + surely > most:  # told before millions are drawn for nothing
+            _cut(builder, rates, begin, source)
+            return
+        arrival = begin + _window(rate, width, pattern, shape, random)
         if not len(arrival) or window is None:
             continue
         if builder.limit is not None:
             arrival = arrival[: builder.limit - len(builder)]
         if len(builder) + len(arrival) > most:
-            builder.note(
-                f"cut at {len(builder):,} requests, before {begin:g} s (--limit draws up to {MOST_ASKED_FOR:,})"
-            )
+            _cut(builder, rates, begin, source)
             return
         prompt, output = (_drawn(pmf, len(arrival), random) for pmf in lengths[window])
         builder.extend(arrival, prompt, output)
+
+
+def _cut(
+    builder: TraceBuilder, rates: list[tuple[float, float, float, str, float]], begin: float, source: Source
+) -> None:
+    """Tell that the windows from ``begin`` on are not drawn; InputError where no other has been."""
+    wanted = sum(rate * width for _, width, rate, _, _ in rates)
+    more = f"--limit draws as many as it says, up to {MOST_ASKED_FOR:,}"
+    if not len(builder):
+        raise InputError(
+            f"asks for more requests in its first window, at {begin:g} s, than are drawn unasked",
+            value=f"about {wanted:,.0f} in all",
+            source=source.name,
+            line=1,
+            hint=more,
+        )
+    builder.note(f"cut at {len(builder):,} of about {wanted:,.0f} requests, before {begin:g} s ({more})")
 
 
 def _sibling(path: Path, rates_given: bool) -> Path | None:
