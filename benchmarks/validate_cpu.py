@@ -91,7 +91,7 @@ def runs(layout: str, trace: Trace, budget_s: float, count: int, clock: str) -> 
     within a minute, so each run is judged by the profile that was measured right before and right after it."""
     options = EngineOptions("cpu", "torch")
     scenario = calibrated_scenario({**SETTINGS, **LAYOUTS[layout]}, options.torch_device())
-    calibration = Calibration(scenario, options, budget_s, clock)
+    calibration = Calibration(scenario, options, budget_s, clock, block_sizes=())
     deployment, shape, pool = deploy(scenario)
     engine = Engine(shape, deployment.settings, pool, options)
     before = part(calibration, budget_s / (count + 1))

@@ -16,7 +16,7 @@ from kvplan.core.replica import Replica
 from kvplan.core.settings import Settings
 from kvplan.errors import KvplanError
 from kvplan.timing.measured import from_profile
-from kvplan.timing.profile import ATTENTION, SKEW, Operation, Profile, RankProfile
+from kvplan.timing.profile import ATTENTION, SKEW, BlockForm, Operation, Profile, RankProfile
 
 if TYPE_CHECKING:
     from kvplan.catalog import ModelConfig
@@ -48,6 +48,7 @@ def assemble(
     attention: list[tuple[float, ...]] = []
     mixed: list[tuple[float, ...]] = []
     skew: list[tuple[float, ...]] = []
+    forms: dict[BlockForm, list[tuple[float, ...]]] = {}
     linear: dict[int, list[float]] = {}
     logits: Pairs = []
     moved: dict[str, Pairs] = {"block_copy": [], "swap_out": [], "swap_in": []}
@@ -58,6 +59,9 @@ def assemble(
             if (found := samples.median(point.key, name)) is not None
         }
         if not seconds:
+            continue
+        if point.form is not None:
+            forms.setdefault(point.form, []).append((*_coordinates(point), seconds["attention"]))
             continue
         if point.kind in ("decode", "prefill", "linear"):
             each = [sample["linear"] for sample in samples.by_point[point.key]]
@@ -85,6 +89,7 @@ def assemble(
         np.array(attention, np.float64),
         skew=np.array(skew, np.float64).reshape(-1, len(SKEW)),
         mixed=np.array(mixed, np.float64).reshape(-1, len(ATTENTION)),
+        forms={form: np.array(rows, np.float64) for form, rows in forms.items()},
     )
     rank, whole = _with_host(replace(head, ranks={1: rank}), points, samples, model)
     profile = replace(head, ranks={1: rank}, notes=(*head.notes, *_failures(samples)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from kvplan.calibration.assemble import assemble
 from kvplan.calibration.deployment import calibrated_scenario
 from kvplan.calibration.measure import Progress, measure
 from kvplan.calibration.meter import Meter
-from kvplan.calibration.plan import MOVED_BLOCKS, Point, points
+from kvplan.calibration.meters import Meters, forms_of
+from kvplan.calibration.plan import MOVED_BLOCKS, Point, density, form_points, points
 from kvplan.calibration.samples import Samples, partial_path
 from kvplan.calibration.stopwatch import Stopwatch, clock_of
 from kvplan.core.settings import Settings
@@ -27,7 +28,7 @@ from kvplan.engine.weights import Weights
 from kvplan.errors import InputError
 from kvplan.resolve import Deployment
 from kvplan.scenario import Scenario
-from kvplan.timing.profile import Profile, write_profile
+from kvplan.timing.profile import BlockForm, Profile, write_profile
 
 HOST_POOL_BYTES = 256 << 20
 """At most so much of the host is taken to measure swaps."""
@@ -49,6 +50,10 @@ class Calibration:
     partial: Path | None = None
     weights: Weights | None = None
     """The model's, where they are on the device already; drawn from the options' seed otherwise."""
+    block_sizes: Sequence[int] | None = None
+    """Attention is measured again in blocks of these sizes; None: the budget chooses. Of a contiguous cache: none."""
+    kv_cache_dtypes: Sequence[str] = ()
+    """And with K and V of these types (`pool.CACHE_DTYPES`), in every block size."""
 
     def __post_init__(self) -> None:
         device = self.options.torch_device()
@@ -59,12 +64,27 @@ class Calibration:
         )  # whole steps are told apart by plan
         self.engine = Engine(shape, settings, _with_host_pool(pool, settings), self.options, self.weights)
         longest = self.longest = min(settings.max_model_len - 1, settings.total_slots)
-        self.meter = Meter(self.engine, longest, self.options.seed, self.clock)
+        own = Meter(self.engine, longest, self.options.seed, self.clock)
+        forms = self._forms()
+        self.meter = Meters(self.engine, own, forms)
         swaps = self.engine.pool.shape.host_blocks > 0
-        wanted = points(settings, longest, self.budget_s, swaps)
+        wanted = [point for point in points(settings, longest, self.budget_s, swaps) if self.meter.can(point)]
+        wanted += form_points(wanted, forms, self.budget_s)
         self.points: list[Point] = [point for point in wanted if self.meter.can(point)]
         self.samples = Samples({**_identity(self.deployment, self.engine), "clock": self.clock}, self.partial)
-        self.memory = _memory(self.engine, self.meter, before)
+        self.memory = _memory(self.engine, own, before)
+
+    def _forms(self) -> list[BlockForm]:
+        """The further forms of the KV cache in which attention is measured."""
+        if not self.settings.paged:
+            given = {"--block-sizes": self.block_sizes, "--kv-cache-dtypes": self.kv_cache_dtypes}
+            for flag, value in given.items():
+                if value:
+                    raise InputError("a contiguous cache has no blocks", field=flag, value=", ".join(map(str, value)))
+            return []
+        sizes = density(self.budget_s).block_sizes if self.block_sizes is None else self.block_sizes
+        form = BlockForm(self.settings.block_size, str(self.engine.pool.shape.dtype).removeprefix("torch."))
+        return forms_of(form, sizes, self.kv_cache_dtypes)
 
     def measure(self, progress: Progress | None = None, *, budget_s: float | None = None) -> None:
         """Every point at least once, then all of them again for as long as the budget (or this part of it) lasts."""
@@ -106,6 +126,8 @@ def calibrate(
     budget_s: float = 60.0,
     clock: str = "wall",
     resume: bool = False,
+    block_sizes: Sequence[int] | None = None,
+    kv_cache_dtypes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Profile:
     """Measures a model on a device and writes its profile.
@@ -116,6 +138,7 @@ def calibrate(
         overrides: scenario leaves by dotted key; ``model`` among them.
         budget_s: chooses how many points there are; the first pass over them takes as long as it takes.
         clock: of `stopwatch.CLOCKS`.
+        block_sizes, kv_cache_dtypes: see `Calibration`.
 
     Raises:
         InputError: see `Calibration`; no such clock; nothing to resume.
@@ -124,7 +147,15 @@ def calibrate(
     if resume and not partial_path(output).exists():
         raise InputError("no interrupted run to go on with", field="--resume", source=str(partial_path(output)))
     scenario = calibrated_scenario(overrides, options.torch_device())
-    calibration = Calibration(scenario, options, budget_s, clock, partial_path(output))
+    calibration = Calibration(
+        scenario,
+        options,
+        budget_s,
+        clock,
+        partial_path(output),
+        block_sizes=block_sizes,
+        kv_cache_dtypes=kv_cache_dtypes,
+    )
     if resume:
         calibration.samples.resume()
     calibration.measure(progress)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.timing.attention_tables import attention_grids, attention_kinds, scattered, summed_apart
+from kvplan.timing.forms import decode_by_block_size
 from kvplan.timing.profile import Profile, RankProfile
 from kvplan.timing.step_times import StepTimes
 from kvplan.timing.tail import tail_grids
@@ -55,10 +56,13 @@ def leave_one_out(rank: RankProfile) -> list[LeaveOneOut]:
 
 def as_json(profile: Profile) -> dict[str, dict[str, dict[str, float]]]:
     """For the profile file: by TP, by operation."""
-    return {
-        str(tp): {row.operation.strip(): summed_as_json(row) for row in leave_one_out(rank)}
-        for tp, rank in profile.ranks.items()
-    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for tp, rank in profile.ranks.items():
+        rows = leave_one_out(rank)
+        if rank.forms:
+            rows.append(summed("attention decode by block_size", _by_block_size(profile, rank)))
+        found[str(tp)] = {row.operation.strip(): summed_as_json(row) for row in rows}
+    return found
 
 
 def summed_as_json(row: LeaveOneOut) -> dict[str, float]:
@@ -122,6 +126,15 @@ def _unequal(rank: RankProfile) -> NDArray[np.float64]:
         load["decode_context_max"] = long
         errors[i] = step_seconds(tables, load) / seconds - 1.0
     return errors
+
+
+def _by_block_size(profile: Profile, rank: RankProfile) -> NDArray[np.float64]:
+    """Of each size between two others; the logarithm of the size is what is interpolated over."""
+    rows = decode_by_block_size(profile, rank, None)
+    if not len(rows):
+        return np.zeros(0)
+    axes, seconds = scattered(rows)
+    return _along(seconds, np.log2(axes[0]), 0)
 
 
 def _at_the_mean(rank: RankProfile) -> NDArray[np.float64]:

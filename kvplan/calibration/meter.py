@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -37,7 +38,7 @@ class Meter:
 
     def __init__(self, engine: Engine, longest: int, seed: int = 0, clock: str = "wall") -> None:
         self._engine = engine
-        self._longest = longest
+        self._longest, self._seed = longest, seed
         self._clock = clock
         self._watch = Stopwatch(engine.device, clock)
         self._steps = MadeSteps(engine.settings, longest, seed)
@@ -45,6 +46,13 @@ class Meter:
         self._head = Decoder(
             replace(engine.decoder.shape, num_hidden_layers=0, windows=()), replace(engine.decoder.weights, layers=())
         )
+
+    def on(self, engine: Engine) -> Meter:
+        """The same measurements on another form of this engine (`Engine.recut`)."""
+        meter = copy(self)
+        meter._engine = engine
+        meter._steps = MadeSteps(engine.settings, self._longest, self._seed)
+        return meter
 
     def can(self, point: Point) -> bool:
         """Whether the deployment could ever run it."""

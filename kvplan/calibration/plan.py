@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from kvplan.core.replica import Workload
 from kvplan.core.settings import Settings
+from kvplan.timing.profile import BlockForm
 
 Kind = Literal[
     "decode", "prefill", "mixed", "skew", "linear", "head", "host", "traffic", "block_copy", "swap_out", "swap_in"
@@ -40,11 +41,14 @@ class Point:
 
     kind: Kind
     at: tuple[int, ...]
+    form: BlockForm | None = None
+    """Of the KV cache; None: the engine's own. Only of decode and prefill."""
 
     @property
     def key(self) -> str:
         """Its name in the file of a broken run."""
-        return " ".join((self.kind, *map(str, self.at)))
+        key = " ".join((self.kind, *map(str, self.at)))
+        return key if self.form is None else f"{key} @ {self.form.block_size} {self.form.kv_cache_dtype}"
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,16 @@ class Density:
     mixed: int
     skew: int
     traffics: int
+    forms: int
+    """Points an axis in each further form of the KV cache."""
+    block_sizes: tuple[int, ...]
+    """Measured unasked."""
 
 
 DENSITIES = (
-    (20.0, Density(4, 4, 4, 3, 2, 1, 1)),
-    (120.0, Density(5, 6, 6, 4, 2, 2, 4)),
-    (1e9, Density(8, 8, 9, 5, 3, 3, 8)),
+    (20.0, Density(4, 4, 4, 3, 2, 1, 1, 2, ())),
+    (120.0, Density(5, 6, 6, 4, 2, 2, 4, 2, (8, 32, 128))),
+    (1e9, Density(8, 8, 9, 5, 3, 3, 8, 3, (8, 16, 32, 64, 128))),
 )
 """The least budget, in seconds, that the next density wants: below 20 s the first, below 120 s the second."""
 
@@ -98,6 +106,22 @@ def points(settings: Settings, longest: int, budget_s: float, swaps: bool) -> li
     if swaps:
         found += [Point(kind, (n,)) for kind in ("swap_out", "swap_in") for n in MOVED_BLOCKS]
     return list(dict.fromkeys(found))
+
+
+def form_points(own: Sequence[Point], forms: Sequence[BlockForm], budget_s: float) -> list[Point]:
+    """A part of the points of decode and prefill again, in every form: the ends of each axis and what lies between."""
+    count = density(budget_s).forms
+    chosen: list[Point] = []
+    for kind in ("decode", "prefill"):
+        measured = [point for point in own if point.kind == kind and point.form is None]
+        axes = [_some(sorted({point.at[axis] for point in measured}), count) for axis in range(2)]
+        chosen += [point for point in measured if point.at[0] in axes[0] and point.at[1] in axes[1]]
+    return [replace(point, form=form) for form in forms for point in chosen]
+
+
+def _some(values: Sequence[int], count: int) -> set[int]:
+    places = np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int))
+    return {values[place] for place in places.tolist()}
 
 
 def traffic(requests: int, draw_number: int, longest: int) -> Workload:

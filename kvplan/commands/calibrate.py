@@ -44,6 +44,24 @@ def calibrate(
     threads: Annotated[
         int | None, typer.Option("--threads", min=1, help="CPU threads that torch uses.", show_default=False)
     ] = None,
+    block_sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--block-sizes",
+            metavar="N,N...",
+            help="Measure attention in blocks of these sizes too; by default the budget chooses.",
+            show_default=False,
+        ),
+    ] = None,
+    kv_cache_dtypes: Annotated[
+        str,
+        typer.Option(
+            "--kv-cache-dtypes",
+            metavar="NAME,...",
+            help="And with K and V of these types, fp8 for one.",
+            show_default=False,
+        ),
+    ] = "",
     clock: Annotated[
         str,
         typer.Option(
@@ -81,10 +99,30 @@ def calibrate(
     try:
         with progress_bar(error) as progress:
             profile = measured(
-                output, overrides, options, budget_s=budget, clock=clock, resume=resume, progress=progress
+                output,
+                overrides,
+                options,
+                budget_s=budget,
+                clock=clock,
+                resume=resume,
+                block_sizes=None if block_sizes is None else _numbers(block_sizes),
+                kv_cache_dtypes=_words(kv_cache_dtypes),
+                progress=progress,
             )
     finally:
         if partial.exists():
             error.print(f"what was measured is kept: {partial}; --resume goes on with it", markup=False, soft_wrap=True)
     print_profile(standard_output(), profile)
     error.print(f"wrote {output}", markup=False, soft_wrap=True)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    words = _words(text)
+    for word in words:
+        if not word.isdecimal():
+            raise InputError("is no list of block sizes", field="--block-sizes", value=text, hint="8,16,32")
+    return [int(word) for word in words]

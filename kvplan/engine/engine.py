@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,20 @@ class Engine:
     @property
     def device(self) -> torch.device:
         return self.pool.device
+
+    def recut(self, block_size: int, dtype: torch.dtype) -> Engine:
+        """The same model in the same memory, its KV cache in other blocks or of another type: as many of them as the
+        memory holds, and no more token slots than now. Only one of both may run at a time."""
+        held = self.pool.shape
+        shape = replace(held, block_size=block_size, dtype=dtype, host_blocks=0)
+        slots = held.num_blocks * held.block_size
+        blocks = min(self.pool.tensor.nbytes // shape.block_bytes, slots // block_size)
+        engine = copy(self)
+        engine.settings = replace(
+            self.settings, block_size=block_size, num_gpu_blocks=blocks, host_blocks=0, preemption="recompute"
+        )
+        engine.pool = self.pool.recut(replace(shape, num_blocks=blocks))
+        return engine
 
     def executor(self, workload: Workload, *, keep: bool = False, last_logits: bool = False) -> TorchExecutor:
         """An executor for one run of a workload; ``keep`` the token histories of finished requests."""

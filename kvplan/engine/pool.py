@@ -13,7 +13,8 @@ slot and an extent is a run of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -124,6 +125,17 @@ class KvPool:
         # Written, not only mapped: the pool must be resident before anything is timed, and NaN nowhere.
         tensor.view(torch.uint8).zero_()
         return tensor
+
+    def recut(self, shape: PoolShape) -> KvPool:
+        """The same memory in blocks of another shape, which may not be larger; without a host pool. What is written
+        through one is noise through the other, and never NaN where both were zero."""
+        pool = copy(self)
+        pool.shape = replace(shape, host_blocks=0)
+        size = (shape.planes, 2, shape.num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
+        wanted = shape.num_blocks * shape.block_bytes
+        pool.tensor = self.tensor.view(torch.uint8).flatten()[:wanted].view(shape.dtype).view(size)
+        pool.host = self.host[:, :, :0]
+        return pool
 
     def keys_values(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One layer's K and V, [num_blocks, block_size, num_kv_heads, head_dim] each: views."""
