@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvplan.report.figures import axis, compact, panel_title, ref, rows
+from kvplan.report.kernel_time import KernelTimes
 from kvplan.report.runs import Run
 from kvplan.report.shown import is_number
 
@@ -89,21 +90,21 @@ PANELS = (
 )
 
 
-def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[str, Any]:
-    """Small multiples over block size: simulated where there is a sweep, else from the lengths."""
-    if points:
-        sizes = [size for size, _ in points]
-        series = [(title, [run.get(path) for _, run in points], form) for path, title, form in PANELS]
-        mark = knee(points)
-        if not any(series[-1][1]):
-            series.pop()
-    else:
-        sizes = [point.block_size for point in lengths]
-        series = [
-            ("slots left empty at a sequence's end", [point.empty_fraction for point in lengths], ".2~%"),
-            ("block-table entries a sequence", [point.blocks_per_sequence for point in lengths], ".3~s"),
-        ]
-        mark = None
+Series = tuple[str, list[int], list[Any], str]
+"""Title, block sizes, values, format of the values."""
+
+
+def figure(
+    points: list[tuple[int, Run]], lengths: list[LengthPoint], kernel: KernelTimes | None = None
+) -> dict[str, Any]:
+    """Small multiples over block size: simulated where there is a sweep, else from the lengths; and what attention was
+    measured to take."""
+    mark = knee(points) if points else None
+    series = _simulated(points) if points else _told_by_lengths(lengths)
+    if kernel is not None:
+        title = f"decode attention of a step, {kernel.words}, seconds"
+        series.append((title, list(kernel.seconds), list(kernel.seconds.values()), ".3~s"))
+    sizes = sorted({size for _, at, _, _ in series for size in at})
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {
         "height": 70 + 130 * len(series),
@@ -111,12 +112,14 @@ def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[st
         "shapes": [],
         "hovermode": "x",
     }
-    for place, ((title, values, form), (bottom, top)) in enumerate(zip(series, rows(len(series), 0.11), strict=True)):
+    for place, ((title, at, values, form), (bottom, top)) in enumerate(
+        zip(series, rows(len(series), 0.11), strict=True)
+    ):
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": sizes,
+                "x": at,
                 "y": compact(np.array(values, float)),
                 "xaxis": ref(place, "x"),
                 "yaxis": ref(place, "y"),
@@ -174,3 +177,17 @@ def figure(points: list[tuple[int, Run]], lengths: list[LengthPoint]) -> dict[st
             }
         )
     return {"data": data, "layout": layout}
+
+
+def _simulated(points: list[tuple[int, Run]]) -> list[Series]:
+    sizes = [size for size, _ in points]
+    series = [(title, sizes, [run.get(path) for _, run in points], form) for path, title, form in PANELS]
+    return series if any(series[-1][2]) else series[:-1]
+
+
+def _told_by_lengths(lengths: list[LengthPoint]) -> list[Series]:
+    sizes = [point.block_size for point in lengths]
+    return [
+        ("slots left empty at a sequence's end", sizes, [point.empty_fraction for point in lengths], ".2~%"),
+        ("block-table entries a sequence", sizes, [point.blocks_per_sequence for point in lengths], ".3~s"),
+    ]

@@ -16,6 +16,7 @@ from kvplan.flags import serve_flags
 from kvplan.report import answer, block_size, figures, gains, latency, tables
 from kvplan.report import memory_map as maps
 from kvplan.report.definitions import DEFINITIONS
+from kvplan.report.kernel_time import kernel_times
 from kvplan.report.ledger import block_facts, ledger
 from kvplan.report.pack import asset, finite, pack_json, plotly_bundle
 from kvplan.report.runs import PARTS, Run, plain, read_runs
@@ -240,7 +241,9 @@ class View:
         )
         if not points and not lengths:
             return {}
-        drawings["blocks"] = block_size.figure(points, lengths)
+        kernel = kernel_times(base)
+        drawings["blocks"] = block_size.figure(points, lengths, kernel)
+        measured = {"kernel_table": tables.kernel_times(base, kernel) if kernel is not None else None}
         if points:
             mark = block_size.knee(points)
             words = (
@@ -255,6 +258,7 @@ class View:
                 "blocks_table": tables.block_sizes(points),
                 "blocks_description": "Line charts over block size: waste, concurrency and throughput. " + words,
                 "lengths_table": tables.block_size_lengths(lengths) if lengths else None,
+                **measured,
             }
         words = (
             "From this trace's lengths alone, nothing simulated: a larger block leaves more of a sequence's "
@@ -267,6 +271,7 @@ class View:
             "blocks_table": tables.block_size_lengths(lengths),
             "blocks_description": "Line charts over block size: empty slots, and table entries a sequence.",
             "lengths_table": None,
+            **measured,
         }
 
     def _changes(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from kvplan.report import memory_map
 from kvplan.report.block_size import LengthPoint
+from kvplan.report.kernel_time import PATH, KernelTimes
 from kvplan.report.runs import PART_WORDS, PARTS, Run, plain
 from kvplan.report.shown import at, grouped, is_number, percent, shares, shown, significant
 from kvplan.report.thin import merge_buckets
@@ -185,6 +186,20 @@ def block_size_lengths(points: Sequence[LengthPoint]) -> Table:
     ]
     head = ["block size", "slots empty at the end", "table entries a sequence", "blocks allocated"]
     return Table("Block size, from the trace's lengths alone", head, rows)
+
+
+def kernel_times(run: Run, kernel: KernelTimes) -> Table:
+    """Measured attention by block size, and how much longer than at the best one."""
+    best = min(kernel.seconds.values())
+    rows: list[list[str | Markup]] = [
+        [
+            str(size),
+            shown(seconds, run.path(f"{PATH}.{kernel.places[size]}.seconds"), "seconds"),
+            f"{seconds / best - 1:+.1%}" if seconds > best else "the shortest",
+        ]
+        for size, seconds in kernel.seconds.items()
+    ]
+    return Table(f"Decode attention of a step, {kernel.words}", ["block size", "measured", "beyond the shortest"], rows)
 
 
 def changes(diagnosis: Mapping[str, Any]) -> Table:

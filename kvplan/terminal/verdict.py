@@ -12,6 +12,9 @@ Run = Mapping[str, Any]
 _SAME_THROUGHPUT = 0.01
 _SAME_LATENCY = 0.05
 
+_SAME_WASTE = 0.01
+"""Of the pool: less of it explains nothing."""
+
 
 def verdict(summary: Mapping[str, Any]) -> str:
     """A sentence of what was simulated, no advice: `kvplan diagnose` tries changes."""
@@ -55,6 +58,8 @@ def _faster(best: Run, worst: Run) -> str:
 
 
 def _lost(good: Run, bad: Run) -> str:
+    if _waste(bad) < _waste(good) + _SAME_WASTE:
+        return f"; waste is not why: {percent(_waste(bad))} and {percent(_waste(good))} are reserved or in holes."
     return (
         f": {bad['name']} leaves {percent(_waste(bad))} of its pool reserved or in holes, "
         f"{good['name']} {percent(_waste(good))}."

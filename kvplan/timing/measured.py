@@ -83,9 +83,7 @@ def from_profile(
         warnings.append(f"timing: the profile was measured with {profile.model}, the model is {model.name}")
     theirs = str(profile.source.get("layout") or layout)
     if layout and layout != theirs:
-        warnings.append(
-            f"timing: the profile was measured with a {theirs} KV cache: this {layout} one is priced as such"
-        )
+        warnings.append(f"timing: the profile has a {theirs} KV cache: this {layout} one is priced as such")
         form = None if form is None or profile.form is None else replace(form, block_size=profile.form.block_size)
     by_block_size = decode_by_block_size(profile, rank, None if form is None else form.kv_cache_dtype)
     by_block_size[:, 3] *= layers * profile.step_factor

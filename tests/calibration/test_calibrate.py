@@ -25,7 +25,7 @@ from kvplan.core.settings import Settings  # noqa: E402
 from kvplan.core.step_time import STEP_LOAD, step_seconds  # noqa: E402
 from kvplan.engine.engine import EngineOptions  # noqa: E402
 from kvplan.errors import InputError  # noqa: E402
-from kvplan.timing import from_profile, read_profile  # noqa: E402
+from kvplan.timing import BlockForm, from_profile, read_profile  # noqa: E402
 from kvplan.timing.profile import Profile  # noqa: E402
 from tests.calibration.tiny import LAYERS, MODEL, SETTINGS, KnownTimes, decode, head, linear, prefill  # noqa: E402
 
@@ -241,3 +241,50 @@ class TestTheEngineMeasured:
             read_profile(output).notes[0].split(",")[1]
             == " each measured 1 to 1 times; medians of whole forward passes"
         )
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    path = tmp_path_factory.mktemp("forms") / "profile.json"
+    return calibrate(path, SETTINGS, CPU, budget_s=0.01, block_sizes=[2, 16], kv_cache_dtypes=["fp8"])
+
+
+class TestFurtherFormsOfTheCache:
+    def test_attention_is_measured_in_each(self, several: Profile) -> None:
+        rank = several.ranks[1]
+        fp8 = "float8_e4m3fn"
+        assert several.form == BlockForm(4, "float32")
+        assert set(rank.forms) == {BlockForm(size, dtype) for size in (2, 4, 16) for dtype in ("float32", fp8)} - {
+            several.form
+        }
+        own = {tuple(row[:4]) for row in rank.attention.tolist()}
+        for rows in rank.forms.values():
+            assert {tuple(row[:4]) for row in rows.tolist()} <= own, "a form is compared at the profile's own points"
+            assert {row[0] > 0 for row in rows.tolist()} == {True, False}, "prefill and decode"
+            assert (rows[:, 4] > 0).all()
+
+    def test_a_simulation_in_such_a_form_is_priced_without_a_warning(self, several: Profile) -> None:
+        for form in (several.form, *several.ranks[1].forms):
+            assert not any(str(form) in w for w in from_profile(several, load_model(MODEL), form=form).warnings)
+        assert several.errors["1"]["attention decode by block_size"]["points"] > 0
+
+    def test_unasked_the_budget_chooses(self) -> None:
+        calibrations = [
+            Calibration(calibrated_scenario(SETTINGS, torch.device("cpu")), CPU, budget) for budget in (1.0, 60.0)
+        ]
+        sizes = [{point.form.block_size for point in c.points if point.form is not None} for c in calibrations]
+        assert sizes == [set(), {8, 32, 128}]
+
+    @pytest.mark.parametrize(
+        ("given", "field"),
+        [({"block_sizes": [3]}, "--block-sizes"), ({"kv_cache_dtypes": ["int3"]}, "--kv-cache-dtypes")],
+    )
+    def test_what_cannot_be_is_refused(self, given: dict[str, Any], field: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError) as found:
+            calibrate(tmp_path / "p.json", SETTINGS, CPU, budget_s=0.01, **given)
+        assert found.value.field == field
+
+    def test_a_contiguous_cache_has_none(self, tmp_path: Path) -> None:
+        settings = {**SETTINGS, "cache.layout": "contiguous", "cache.reservation": "max"}
+        with pytest.raises(InputError, match="has no blocks"):
+            calibrate(tmp_path / "p.json", settings, CPU, budget_s=0.01, block_sizes=[8])

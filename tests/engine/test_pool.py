@@ -9,14 +9,20 @@ import pytest
 import torch
 
 from kvplan.catalog import load_model
+from kvplan.core.replica import Replica, Workload
+from kvplan.core.settings import Settings
 from kvplan.engine.architecture import architecture, config_of
+from kvplan.engine.engine import Engine, EngineOptions
+from kvplan.engine.loop import run_steps
 from kvplan.engine.pool import CACHE_DTYPES, KvPool, PoolShape, pool_shape
 from kvplan.engine.run import deploy
 from kvplan.errors import InfeasibleError, InputError
 from kvplan.scenario import Scenario
 from tests.engine.models import Pair
+from tests.engine.runs import workload
 
 CPU = torch.device("cpu")
+SETTINGS = Settings(num_gpu_blocks=6, block_size=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +37,6 @@ def test_a_block_has_the_bytes_that_the_memory_plan_counts(model: str, dtype: st
 
 
 def small(pair: Pair, dtype: torch.dtype) -> PoolShape:
-    from kvplan.core.settings import Settings
-
     settings = Settings(num_gpu_blocks=6, block_size=4, preemption="swap", host_blocks=3, groups=pair.groups)
     return pool_shape(pair.shape, settings, pair.members, dtype)
 
@@ -50,6 +54,29 @@ def test_blocks_survive_copies_and_a_trip_to_the_host(pairs: dict[str, Pair], dt
     pool.swap_in(np.array([[3, 5], [1, 3]], np.int32))
     assert torch.equal(raw[:, [5, 3]], before[:, [2, 4]])
     assert torch.equal(raw[:, [0, 1]], before[:, [0, 1]])
+
+
+@pytest.mark.parametrize(("block_size", "dtype"), [(2, "float32"), (16, "float32"), (4, "bfloat16"), (8, "fp8")])
+def test_the_same_memory_serves_in_another_form(pairs: dict[str, Pair], block_size: int, dtype: str) -> None:
+    """`Engine.recut`, as `calibrate` uses it: the answers are those of an engine that was made so."""
+    pair, work = pairs["llama"], workload([19, 7, 30], [9, 12, 3])
+    settings = replace(SETTINGS, num_gpu_blocks=33, groups=pair.groups)
+    options = EngineOptions(attention="torch")
+    own = Engine(
+        pair.shape, settings, pool_shape(pair.shape, settings, pair.members, torch.float32), options, pair.weights
+    )
+    recut = own.recut(block_size, CACHE_DTYPES[dtype])
+    assert recut.pool.tensor.untyped_storage().data_ptr() == own.pool.tensor.untyped_storage().data_ptr()
+    assert recut.pool.tensor.nbytes <= own.pool.tensor.nbytes
+    assert recut.settings.num_gpu_blocks == recut.pool.shape.num_blocks == 33 * settings.block_size // block_size
+    made = Engine(pair.shape, recut.settings, recut.pool.shape, options, pair.weights)
+    assert answers(recut, work) == answers(made, work)
+
+
+def answers(engine: Engine, work: Workload) -> list[list[int]]:
+    executor = engine.executor(work, keep=True)
+    run_steps(Replica(engine.settings, work), executor)
+    return [executor._histories[request].tokens[0].tolist() for request in range(len(work))]
 
 
 def test_a_pool_that_no_machine_has(pairs: dict[str, Pair]) -> None:

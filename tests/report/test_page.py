@@ -185,3 +185,32 @@ def test_a_failed_write_leaves_the_old_file(outcome: tuple[Any, ...], tmp_path: 
         write_report(path, {"runs": []}, *outcome[1:])
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_attention_by_block_size_at_the_measured_point_nearest_to_the_mean_batch() -> None:
+    summary, *frames = results(block_sizes=(1, 64))
+    for run in summary["runs"]:
+        run["concurrency"]["mean"], run["memory"]["kv_cache_size_tokens"] = 20.0, 40_000
+        run["memory"]["mean"]["used"] = 0.25  # 500 tokens a sequence
+        run["timing"] = {
+            "kind": "measured",
+            "terms": [],
+            "decode_by_block_size": [
+                {"block_size": size, "decode_rows": rows, "decode_context": context, "seconds": rows * context / size}
+                for rows, context in ((1, 16), (16, 512), (256, 8192))
+                for size in (8, 128)
+            ],
+        }
+    section = read(render(summary, *frames)).by_id("blocks")
+    assert "Decode attention of a step, 16 sequences of 512 tokens" in section.text
+    shown = {n.attributes["data-path"]: n for n in section.all("data") if "decode_by_block_size" in str(n.attributes)}
+    assert {path.rsplit(".", 2)[1] for path in shown} == {"2", "3"}
+    for path, number in shown.items():
+        assert float(number.attributes["value"]) == value_at(path, {"summary": summary})
+    assert "the shortest" in section.text
+    assert "+1500.0%" in section.text
+
+
+def test_without_such_a_profile_nothing_is_said_of_it() -> None:
+    summary, *frames = results(block_sizes=(1, 64))
+    assert "Attention by block size" not in render(summary, *frames)
