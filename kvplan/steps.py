@@ -25,8 +25,7 @@ def run_logging_steps(
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Runs a replica step by step to its end and writes a line for each."""
-    ids = trace.request_id
-    names = [str(i) for i in range(len(trace))] if ids is None else [str(i) for i in ids]
+    names = trace.names().tolist()
     core = replica.core
     with atomic_write(path, "w") as file:
         for line in logged_steps(replica, timing, names):

@@ -42,7 +42,7 @@ def requests_table(name: str, core: Core, trace: Trace) -> pd.DataFrame:
     with np.errstate(invalid="ignore"):
         tpot = np.where(output > 1, (finish - first) / np.maximum(output - 1, 1), np.nan)
     status = np.where(finished, "finished", np.where(refused, "refused", "unfinished"))
-    ids = trace.request_id if trace.request_id is not None else np.arange(count).astype(str)
+    ids = trace.names() if trace.request_id is not None else np.arange(count).astype(str)
     return pd.DataFrame(
         {
             "run": _constant(name, count),

@@ -296,12 +296,10 @@ class TraceBuilder:
             self.note(f"{counted(empty, 'request')} with an empty answer: replayed with the one token that ends it")
 
     def _settled_names(self, chosen: Longs | None, rows: int) -> Any:
-        """The names of the ``chosen`` rows; None where each is its place."""
+        """The names of the ``chosen`` rows; their numbers where they have none, None where each is its place."""
         names, self._names = self._names, None
         if names is None:
-            if chosen is None:
-                return None
-            return np.fromiter(map(str, plain_numbers(chosen)), object, rows)
+            return chosen
         numbers = range(rows) if chosen is None else plain_numbers(chosen)
         written = (str(row) if names[row] is None else written_name(names[row]) for row in numbers)
         return np.fromiter(written, object, rows)

@@ -136,7 +136,8 @@ class Trace:
         arrival_s: float64[R], seconds, ascending, first >= 0.
         prompt_tokens: int64[R], >= 1.
         output_tokens: int64[R], >= 1.
-        request_id: names, or None for "0", "1", ...
+        request_id: names, or int64[R] for the decimal texts of these numbers, or None for "0", "1", ...; `names` has
+            the texts.
         priority: int32[R] (smaller runs first, as vLLM's), or None for all 0.
         session: int64[R], equal for the turns of one conversation, -1 for none; or None.
         n: int32[R], parallel samples; or None for all 1.
@@ -150,7 +151,7 @@ class Trace:
     arrival_s: Doubles
     prompt_tokens: Longs
     output_tokens: Longs
-    request_id: NDArray[np.object_] | None = None
+    request_id: NDArray[np.object_] | Longs | None = None
     priority: NDArray[np.int32] | None = None
     session: Longs | None = None
     n: NDArray[np.int32] | None = None
@@ -166,6 +167,8 @@ class Trace:
             column = getattr(self, name)
             if column is None:
                 continue
+            if name == "request_id" and getattr(column, "dtype", None) == np.int64:
+                kind = np.int64
             array: NDArray[Any] = np.ascontiguousarray(column, dtype=kind)
             if array.shape != (len(self.arrival_s),):
                 raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)
@@ -207,12 +210,17 @@ class Trace:
         """The request's id: its own, or its place in the trace."""
         return str(row) if self.request_id is None else str(self.request_id[row])
 
+    def names(self) -> NDArray[np.object_]:
+        """object[R], the ids of all requests."""
+        ids = np.arange(len(self)) if self.request_id is None else self.request_id
+        return np.fromiter(map(str, ids), object, len(self))
+
     def take(self, rows: Longs) -> Trace:
         """The given rows (ascending indices); unnamed requests keep the names they had."""
         columns: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in _COLUMNS
         }
         if self.request_id is None:
-            columns["request_id"] = rows.astype(str).astype(object)
+            columns["request_id"] = np.asarray(rows, np.int64)
         content = None if self.content is None else self.content.take(rows)
         return Trace(**columns, content=content, origin=replace(self.origin, recorded=None))

@@ -148,7 +148,7 @@ def test_bom_crlf_and_no_last_newline_change_nothing(written):
 def test_unsorted_arrivals_are_sorted_stably_and_it_is_said(written):
     trace = read_trace(written(f"{HEADER}5,1,1\n0,2,1\n5,3,1\n"))
     assert trace.prompt_tokens.tolist() == [2, 1, 3]
-    assert trace.request_id.tolist() == ["1", "0", "2"]  # the place in the file
+    assert trace.names().tolist() == ["1", "0", "2"]  # the place in the file
     assert any("sorted by arrival: 1 row " in note for note in trace.origin.notes)
 
 
@@ -170,7 +170,7 @@ def test_columns_of_ones_own(written):
         time_unit="ms",
     )
     assert trace.arrival_s.tolist() == [1.5, 2.5]
-    assert trace.request_id.tolist() == ["a", "b"]
+    assert trace.names().tolist() == ["a", "b"]
     with pytest.raises(InputError, match="no column 'whom'"):
         read_trace(written(text), columns={"prompt": "whom"})
     with pytest.raises(InputError, match="no role"):
@@ -179,7 +179,7 @@ def test_columns_of_ones_own(written):
 
 def test_plain_names_are_understood_and_said(written):
     trace = read_trace(written("Request ID;start_time_ms;Input Tokens;output_tokens\na;1500;10;2\n"))
-    assert (trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.request_id.tolist()) == (
+    assert (trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.names().tolist()) == (
         [1.5],
         [10],
         ["a"],

@@ -16,7 +16,7 @@ TURNS = [{"arrival": 10.0 * at, "prompt": 100 + 50 * at, "output": 10, "session"
 def test_a_slice_of_time_begins_at_0_and_keeps_names_and_sharing():
     part = cut(inline_trace(TURNS), start_s=10, end_s=30)
     assert part.arrival_s.tolist() == [0, 10]
-    assert part.request_id.tolist() == ["1", "2"]
+    assert part.names().tolist() == ["1", "2"]
     assert prefix_hits(part).tokens.tolist() == [0, 160]
 
 
@@ -74,7 +74,7 @@ def test_merged_traces_keep_their_rows_apart():
     )
     both = merge([one, two])
     assert both.arrival_s.tolist() == [0, 5, 10, 20, 30]
-    assert both.request_id.tolist() == ["0:0", "1:0", "0:1", "0:2", "0:3"]
+    assert both.names().tolist() == ["0:0", "1:0", "0:1", "0:2", "0:3"]
     assert both.session.tolist() == [0, 1, 0, 0, 0]
     assert both.priority.tolist() == [0, 2, 0, 0, 0]
     assert prefix_hits(both).tokens.tolist() == [0, 0, 110, 160, 210]
@@ -92,3 +92,11 @@ def test_a_trace_with_and_one_without_content():
     plain = Trace(np.array([1.0]), np.array([7]), np.array([2]))
     both = merge([inline_trace(TURNS), plain])
     assert both.content.covered_tokens().tolist() == [100, 0, 150, 200, 250]
+
+
+def test_requests_without_a_name_keep_their_number_through_every_cut() -> None:
+    trace = Trace(np.arange(6.0), np.full(6, 3), np.full(6, 1))
+    part = trace.take(np.array([1, 3, 4])).take(np.array([1, 2]))
+    assert part.request_id.dtype == np.int64, "numbers, not texts: a trace may have millions"
+    assert part.names().tolist() == [part.name(0), part.name(1)] == ["3", "4"]
+    assert trace.names().tolist() == [str(row) for row in range(6)]

@@ -36,10 +36,10 @@ def test_names_of_any_characters_are_written_and_read(written, tmp_path, escaped
     trace = read_trace(written(f'{{"arrival":0,"prompt":5,"output":1,"id":"{escaped}"}}\n'))
     path = tmp_path / f"x.{to}"
     write_trace(trace, path)
-    assert read_trace(path).request_id.tolist() == [name]
+    assert read_trace(path).names().tolist() == [name]
     if to == "yaml":
         path.write_text(DEPLOYMENT + path.read_text())
-        assert load_scenario(path, {}).trace().request_id.tolist() == [name]
+        assert load_scenario(path, {}).trace().names().tolist() == [name]
 
 
 def test_prompts_that_add_up_to_more_than_32_bits_are_bad_rows(written):

@@ -443,6 +443,7 @@ DENSE_IDS = {
     "a table": vidur_rows,
     "lengths alone": lambda: '{"input_length":5}\n' * 500_000,
     "short rows": lambda: "arrival,prompt,output\n" + "0,5,1\n" * 1_500_000,
+    "short rows, unsorted": lambda: "arrival,prompt,output\n" + "1,50,1\n0,50,1\n" * 650_000,
 }
 
 

@@ -11,7 +11,7 @@ from kvplan.trace.sharing import prefix_hits
 
 def test_defaults():
     trace = inline_trace([{"prompt": 512, "output": 128}])
-    assert (trace.arrival_s.tolist(), trace.request_id.tolist(), trace.n.tolist()) == ([0], ["0"], [1])
+    assert (trace.arrival_s.tolist(), trace.names().tolist(), trace.n.tolist()) == ([0], ["0"], [1])
     assert trace.content is None
     assert trace.session is None
 
@@ -23,7 +23,7 @@ def test_requests_are_sorted_and_keep_their_names():
             {"id": "a", "arrival": 1, "prompt": 2, "output": 1, "priority": -3},
         ]
     )
-    assert trace.request_id.tolist() == ["a", "0"]
+    assert trace.names().tolist() == ["a", "0"]
     assert trace.priority.tolist() == [-3, 0]
 
 

@@ -30,7 +30,7 @@ def write_parquet(trace: Trace, path: Path | IO[bytes]) -> None:
     for name in _COLUMNS:
         column = getattr(trace, name)
         if column is not None:
-            columns[name] = pa.array(column, pa.string() if name == "request_id" else None)
+            columns[name] = pa.array(trace.names(), pa.string()) if name == "request_id" else pa.array(column)
     content = trace.content
     if content is not None:
         pointer = pa.array(content.segment_ptr.astype(np.int32))
