@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from kvplan.files import with_generator, write_text
-from kvplan.timing.attention_tables import attention_kinds
+from kvplan.timing.attention_tables import attention_kinds, spread
 from kvplan.timing.profile import Profile, RankProfile
 
 MICROSECONDS = 1e6
+MOST_LINES = 9
 
 
 def figure(profile: Profile, tensor_parallel_size: int) -> Any:
@@ -50,18 +51,13 @@ def enumerate_lines(rank: RankProfile) -> list[tuple[int, tuple[str, Any, Any]]]
     lines: list[tuple[int, tuple[str, Any, Any]]] = []
     for kind, column, by, along, word in (("decode", 1, 0, 1, "rows"), ("prefill", 2, 1, 0, "before")):
         rows = kinds[kind]
-        for value in _some(np.unique(rows[:, by])):
+        for value in spread(np.unique(rows[:, by]), MOST_LINES):
             chosen = rows[rows[:, by] == value]
             chosen = chosen[np.argsort(chosen[:, along])]
             if len(chosen) > 1:
                 name = f"{kind}, {value:,.0f} {word}"
                 lines.append((column, (name, chosen[:, along], chosen[:, 2] * MICROSECONDS)))
     return lines
-
-
-def _some(values: Any, most: int = 9) -> Any:
-    """At most so many of them, the ends among them."""
-    return values[np.unique(np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int))]
 
 
 def write_figure(profile: Profile, tensor_parallel_size: int, path: Path) -> None:

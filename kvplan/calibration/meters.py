@@ -42,9 +42,8 @@ class Meters:
     def sample(self, point: Point) -> Sample:
         """As `Meter.sample`."""
         dtype = self._dtypes[point.form]
-        if (
-            dtype != self._written_as
-        ):  # one type's values may be NaN or denormal as another's, which some CPUs are slow at
+        if dtype != self._written_as:
+            # One type's values may be denormal as another's, at which some CPUs are slow.
             self._pool.tensor.view(torch.uint8).zero_()
             self._written_as = dtype
         return self._of[point.form].sample(point)

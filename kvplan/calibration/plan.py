@@ -10,6 +10,7 @@ import numpy as np
 
 from kvplan.core.replica import Workload
 from kvplan.core.settings import Settings
+from kvplan.timing.attention_tables import spread
 from kvplan.timing.profile import BlockForm
 
 Kind = Literal[
@@ -114,14 +115,9 @@ def form_points(own: Sequence[Point], forms: Sequence[BlockForm], budget_s: floa
     chosen: list[Point] = []
     for kind in ("decode", "prefill"):
         measured = [point for point in own if point.kind == kind and point.form is None]
-        axes = [_some(sorted({point.at[axis] for point in measured}), count) for axis in range(2)]
+        axes = [set(spread(np.unique([point.at[axis] for point in measured]), count).tolist()) for axis in range(2)]
         chosen += [point for point in measured if point.at[0] in axes[0] and point.at[1] in axes[1]]
     return [replace(point, form=form) for form in forms for point in chosen]
-
-
-def _some(values: Sequence[int], count: int) -> set[int]:
-    places = np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int))
-    return {values[place] for place in places.tolist()}
 
 
 def traffic(requests: int, draw_number: int, longest: int) -> Workload:

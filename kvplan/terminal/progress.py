@@ -17,8 +17,6 @@ COMPILING = "compiling the simulator, this once"
 @contextmanager
 def progress_bar(console: Console) -> Iterator[ProgressCallback]:
     """One bar a run, drawn while the block lasts and then taken away; before the first, what a first start does."""
-    from kvplan.core.first_start import is_compiled  # numba: half a second
-
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -27,8 +25,11 @@ def progress_bar(console: Console) -> Iterator[ProgressCallback]:
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, int] = {}
-        if console.is_terminal and not is_compiled():
-            tasks[COMPILING] = int(progress.add_task(COMPILING, total=None))
+        if console.is_terminal:
+            from kvplan.core.first_start import is_compiled  # numba: half a second
+
+            if not is_compiled():
+                tasks[COMPILING] = int(progress.add_task(COMPILING, total=None))
 
         def advance(run: str, done: int, total: int) -> None:
             if COMPILING in tasks:

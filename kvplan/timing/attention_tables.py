@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,6 +84,13 @@ def scattered(rows: Rows) -> tuple[tuple[Points, ...], NDArray[np.float64]]:
     values = np.full(tuple(len(axis) for axis in axes), np.nan)
     values[tuple(np.searchsorted(axis, rows[:, i]) for i, axis in enumerate(axes))] = rows[:, -1]
     return axes, values
+
+
+def spread(points: NDArray[Any], most: int) -> NDArray[Any]:
+    """At most so many points of an axis, the ends among them."""
+    places = np.linspace(0, len(points) - 1, min(most, len(points))).round().astype(int)
+    chosen: NDArray[Any] = points[np.unique(places)]
+    return chosen
 
 
 def attention_kinds(rows: Rows) -> dict[str, Rows]:
