@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvplan.commands.options import scenario_options
+from kvplan.commands.options import scenario_options, whole_numbers
 from kvplan.commands.targets import Overwrite, check_file
 from kvplan.commands.torch_ready import require_torch
 from kvplan.commands.written import PROFILE
@@ -80,6 +80,9 @@ def calibrate(
         raise InputError("must be a number of seconds above 0", field="--budget", value=budget)
     read = [word for word in overrides.values() if isinstance(word, str)]  # a model's config.json
     check_file(output, "--output", PROFILE, read=read, overwrite=overwrite)
+    sizes: tuple[int, ...] | None = None if block_sizes is None else ()
+    if block_sizes:
+        sizes = whole_numbers(block_sizes, "--block-sizes")
     require_torch(threads)
     from kvplan.calibration.calibrate import calibrate as measured
     from kvplan.calibration.samples import partial_path
@@ -105,8 +108,8 @@ def calibrate(
                 budget_s=budget,
                 clock=clock,
                 resume=resume,
-                block_sizes=None if block_sizes is None else _numbers(block_sizes),
-                kv_cache_dtypes=_words(kv_cache_dtypes),
+                block_sizes=sizes,
+                kv_cache_dtypes=[name.strip() for name in kv_cache_dtypes.split(",") if name.strip()],
                 progress=progress,
             )
     finally:
@@ -114,15 +117,3 @@ def calibrate(
             error.print(f"what was measured is kept: {partial}; --resume goes on with it", markup=False, soft_wrap=True)
     print_profile(standard_output(), profile)
     error.print(f"wrote {output}", markup=False, soft_wrap=True)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    words = _words(text)
-    for word in words:
-        if not word.isdecimal():
-            raise InputError("is no list of block sizes", field="--block-sizes", value=text, hint="8,16,32")
-    return [int(word) for word in words]

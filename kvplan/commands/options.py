@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvplan.errors import InputError
 from kvplan.scenario import Leaf, Scenario
 
 
@@ -69,3 +70,18 @@ def _parameter(leaf: Leaf) -> inspect.Parameter:
         default=None,
         annotation=Annotated[word | None, option],
     )
+
+
+def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
+    """The numbers of a list with commas.
+
+    Raises:
+        InputError: there is none, or one is no whole number from 1.
+    """
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise InputError("whole numbers from 1, with commas", field=flag, value=text)
+    return numbers

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from kvplan.commands.options import whole_numbers
 from kvplan.commands.targets import Overwrite, check_file
 from kvplan.commands.written import PROFILE, page
 from kvplan.errors import InputError
@@ -66,7 +67,7 @@ def import_(
         assert system is not None
         if model is None:
             raise InputError("aiconfigurator's tables need a model", field="--model")
-        sizes = _sizes(tensor_parallel_size)
+        sizes = whole_numbers(tensor_parallel_size, "--tensor-parallel-size")
         profile = import_system(system, load_model(model), sizes, framework, kv_cache_dtype)
     write_profile(profile, output)
     print_profile(standard_output(), profile)
@@ -103,13 +104,3 @@ def show(
         sys.stdout.write("\n")
     else:
         print_profile(standard_output(), profile)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise InputError("whole numbers from 1, with commas", field="--tensor-parallel-size", value=text)
-    return sizes
