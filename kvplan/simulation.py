@@ -146,7 +146,7 @@ def workload_of(trace: Trace) -> Workload:
             "segment_start": content.segment_start,
             "segment_tokens": content.segment_tokens,
             "output_source": content.output_source,
-        }
+        } | ({} if content.output_start is None else {"output_start": content.output_start})
     return Workload(
         arrival_s=trace.arrival_s,
         prompt_tokens=trace.prompt_tokens,

@@ -76,7 +76,7 @@ def extend_chain(core: Core, request: int, row: int, have: int, want: int) -> No
             if position >= prompt:
                 known = shares and core.output_source[request] >= 0
                 piece_source = core.output_source[request] if known else OWN_OUTPUT + np.int64(r.serial)
-                piece_start = position - prompt
+                piece_start = position - prompt + (core.output_start[request] if known else np.int64(0))
                 stop = end
             elif segment < last:
                 piece_source = core.segment_source[segment]

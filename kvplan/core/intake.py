@@ -133,10 +133,11 @@ def _content(core: Core, workload: Workload, have: int, total: int, capacity: in
     if not (shared_before or shares):
         return {}
     changed: dict[str, NDArray[Any]] = {}
-    pointer, source = core.segment_ptr, core.output_source
+    pointer, source, start = core.segment_ptr, core.output_source, core.output_start
     if len(pointer) < capacity + 1:
         pointer = changed["segment_ptr"] = _enlarged(pointer, capacity + 1)
         source = changed["output_source"] = _enlarged(source, capacity)
+        start = changed["output_start"] = _enlarged(start, capacity)
         if not shared_before:
             source[:have] = -1
     begin = int(pointer[have]) if shared_before else 0
@@ -152,6 +153,7 @@ def _content(core: Core, workload: Workload, have: int, total: int, capacity: in
         array[begin:end] = getattr(workload, name)
     pointer[have : total + 1] = begin + workload.segment_ptr
     source[have:total] = workload.output_source
+    start[have:total] = workload.output_start if len(workload.output_start) else 0
     if (workload.output_source >= 0).any():
         core.config["outputs_shared"] = 1
     return changed
@@ -169,6 +171,7 @@ def _forget_content(core: Core, kept: NDArray[np.int64], known: int) -> None:
         array[: len(chosen)] = array[chosen]
     core.segment_ptr[: len(after)] = after
     core.output_source[: len(kept)] = core.output_source[kept]
+    core.output_start[: len(kept)] = core.output_start[kept]
 
 
 def _enlarged(array: NDArray[Any], length: int) -> NDArray[Any]:

@@ -31,7 +31,8 @@ def _none() -> NDArray[np.int64]:
 class Workload:
     """The requests of a run, in columns, in order of arrival: what the core reads of a `kvplan.trace.Trace`.
 
-    Shapes: [R] each; the segments as in `kvplan.trace.Content`, empty where nothing is shared.
+    Shapes: [R] each; the segments as in `kvplan.trace.Content`, empty where nothing is shared; `output_start` is
+    empty too where all of it is 0.
     """
 
     arrival_s: NDArray[np.float64]
@@ -45,6 +46,7 @@ class Workload:
     segment_start: NDArray[np.int64] = field(default_factory=_none)
     segment_tokens: NDArray[np.int64] = field(default_factory=_none)
     output_source: NDArray[np.int64] = field(default_factory=_none)
+    output_start: NDArray[np.int64] = field(default_factory=_none)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -67,6 +69,7 @@ class Workload:
             segment_start=self.segment_start[pieces],
             segment_tokens=self.segment_tokens[pieces],
             output_source=self.output_source[chosen],
+            output_start=self.output_start[chosen] if len(self.output_start) else self.output_start,
         )
 
 
@@ -218,6 +221,7 @@ def new_core(settings: Settings, workload: Workload, room: Room | None = None) -
         segment_start=workload.segment_start,
         segment_tokens=workload.segment_tokens,
         output_source=workload.output_source,
+        output_start=workload.output_start if len(workload.output_start) else np.zeros_like(workload.output_source),
     )
 
 

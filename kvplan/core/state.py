@@ -257,3 +257,4 @@ class Core(Handle):
     segment_start: NDArray[np.int64]
     segment_tokens: NDArray[np.int64]
     output_source: NDArray[np.int64]
+    output_start: NDArray[np.int64]

@@ -56,7 +56,8 @@ class TokenIds:
         w = self._workload
         if not len(w.output_source) or w.output_source[request] < 0:
             return None
-        return identity_ids(int(w.output_source[request]), 0, int(w.output_tokens[request]), self._vocab_size)
+        start = int(w.output_start[request]) if len(w.output_start) else 0
+        return identity_ids(int(w.output_source[request]), start, int(w.output_tokens[request]), self._vocab_size)
 
     def drafts(self, request: int, start: int, count: int) -> Ids:
         """int64 [count]: what a draft model proposes for the outputs from ``start`` on."""

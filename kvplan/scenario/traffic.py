@@ -48,8 +48,10 @@ class Request(Section):
         " is made from its beginning; the token at place i of a source is the same in every request (written by"
         " `kvplan trace convert --to yaml`; for all requests or for none)",
     )
-    output_content: Place | None = Field(
-        None, description="with content: the source that a later request's content calls this one's output by"
+    output_content: Place | Annotated[tuple[Place, Place], Field(strict=False)] | None = Field(
+        None,
+        description="with content: the source that a later request's content calls this one's output by, or"
+        " [source, start] where it begins within one",
     )
 
     @model_validator(mode="after")

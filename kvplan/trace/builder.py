@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.trace.column import Column
-from kvplan.trace.content import ContentBuilder, Segment, clip, merged, restarts
+from kvplan.trace.content import ContentBuilder, Segment, clip, merged, restarts, whole_kind
 from kvplan.trace.id_rows import BATCH, PackedIds, packed
-from kvplan.trace.rows import MAX_TOKENS, BadRows, written_name
-from kvplan.trace.settle import block_content, plain_numbers, session_content, settled_arrivals, settled_outputs
+from kvplan.trace.name_numbers import NameNumbers
+from kvplan.trace.names import Names
+from kvplan.trace.rows import MAX_TOKENS, BadRows
+from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
 from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace, taken
 from kvplan.trace.words import counted
 
@@ -48,13 +50,13 @@ class TraceBuilder:
         """What the file's size allows beyond ``content.MOST_SEGMENTS``."""
         self.sessions_share = False
         """True: a turn whose prompt is long enough begins with all of its session's former turn."""
-        self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
-        self._names: list[str | None] | None = None  # none has one so far
-        self._sessions: dict[Hashable, int] = {}
+        self._arrival, self._prompt, self._output = array("d"), Column(), Column(-1)
+        self._names = Names()
+        self._sessions = NameNumbers()
         defaults = {"session": -1, "priority": 0, "n": 1, "beam_width": 0}
         self._extra = {name: Column(default) for name, default in defaults.items()}
         self._ids, self._ids_per_row, self._spaces = PackedIds(), Column(0), Column(0)
-        self._id_numbers: dict[Hashable, int] = {}
+        self._id_numbers = NameNumbers()
         self._content: ContentBuilder | None = None
 
     def __len__(self) -> int:
@@ -79,9 +81,14 @@ class TraceBuilder:
         """The source of that name, for ``segments``."""
         return self._named_content().source(name)
 
+    def known_session(self, session: Hashable) -> int:
+        """``session_number`` where a row so far is of that session, else -1."""
+        return self._sessions.find(session)
+
     def history_tokens(self, session: Hashable) -> int:
         """How long the session is so far, prompt and output of its last turn; 0 for a new one."""
-        return 0 if self._content is None else self._content.history_tokens(session)
+        number = self._sessions.find(session)
+        return 0 if self._content is None or number < 0 else self._content.history_tokens(number)
 
     def _named_content(self) -> ContentBuilder:
         if self._content is None:
@@ -94,16 +101,17 @@ class TraceBuilder:
         self,
         segments: Iterable[Segment] | None,
         history: int | None,
-        session: Hashable,
+        session: int,
         prompt: int,
         output: int | None,
-        output_source: int,
+        told: tuple[int, int] | None,
     ) -> None:
-        if history is not None:
+        if history is not None and session >= 0:
             answer = self.assumed_output if output is None else output
             self._named_content().turn(session, prompt, answer, shared=min(history, prompt))
         elif segments is not None:
-            self._named_content().add(clip(segments, prompt), output_source=output_source)
+            source, start = (-1, 0) if told is None else told
+            self._named_content().add(clip(segments, prompt), output_source=source, output_start=start)
         elif self._content is not None:
             self._content.add(())
 
@@ -111,7 +119,7 @@ class TraceBuilder:
         """A number for the session's name, -1 for none."""
         if session is None or session == "":
             return -1
-        return self._sessions.setdefault(session, len(self._sessions))
+        return self._sessions.number(session)
 
     def add(
         self,
@@ -128,13 +136,14 @@ class TraceBuilder:
         id_space: int = 0,
         segments: Iterable[Segment] | None = None,
         history: int | None = None,
-        output_source: int = -1,
+        output_content: tuple[int, int] | None = None,
     ) -> None:
         """One request. None: the file does not say when it arrives, how much it writes.
 
         What it shares is told by block ``ids`` (within an ``id_space``), by ``segments`` outright, or by
         ``history``: the prompt begins with that many tokens of what its ``session`` holds so far (fewer where
-        the session is shorter), and later turns know its own prompt and output.
+        the session is shorter), and later turns know its own prompt and output. ``output_content``: (source,
+        place in it) of what it writes, beside ``segments``.
 
         Raises:
             InputError: ``ids`` holds something that is no block id, or the prompt, history included, is longer
@@ -143,13 +152,14 @@ class TraceBuilder:
         if prompt > MAX_TOKENS:
             raise InputError(f"is more than {MAX_TOKENS} tokens, history included", field="prompt", value=prompt)
         numbers = self._block_ids(ids)
-        self._add_content(segments, history, session, prompt, output, output_source)
+        own = self.session_number(session)
+        self._add_content(segments, history, own, prompt, output, output_content)
         self._arrival.append(np.nan if arrival_s is None else arrival_s)
         self._prompt.append(prompt)
         self._output.append(-1 if output is None else output)
-        self._add_names(None if name is None else [name], 1)
+        self._names.append(name)
         extra = self._extra
-        extra["session"].append(self.session_number(session))
+        extra["session"].append(own)
         extra["priority"].append(priority)
         extra["n"].append(n)
         extra["beam_width"].append(beam_width)
@@ -167,22 +177,15 @@ class TraceBuilder:
             extra = {name: column[:kept] for name, column in extra.items()}
         rows = len(prompt)
         self._arrival.frombytes((np.full(rows, np.nan) if arrival_s is None else arrival_s).astype("d").tobytes())
-        self._prompt.frombytes(prompt.astype("q").tobytes())
-        self._output.frombytes((np.full(rows, -1) if output is None else output).astype("q").tobytes())
-        self._add_names(extra.get("name"), rows)
+        self._prompt.extend(prompt, rows)
+        self._output.extend(output, rows)
+        self._names.extend(extra.get("name"), rows)
         sessions = extra.get("session")
         columns = extra if sessions is None else {**extra, "session": [self.session_number(s) for s in sessions]}
         for name, column in self._extra.items():
             column.extend(np.asarray(columns[name]) if columns.get(name) is not None else None, rows)
         self._ids_per_row.extend(None, rows)
         self._spaces.extend(None, rows)
-
-    def _add_names(self, names: Iterable[str | None] | None, rows: int) -> None:
-        """The names of the last ``rows`` rows, which count already."""
-        if names is not None and self._names is None:
-            self._names = [None] * (len(self) - rows)
-        if self._names is not None:
-            self._names.extend([None] * rows if names is None else names)
 
     def _block_ids(self, ids: Sequence[Any]) -> list[array[int]] | list[NDArray[Any]]:
         """Ids as numbers >= 0: whole numbers as they are, others (texts, negatives) by first appearance.
@@ -197,8 +200,9 @@ class TraceBuilder:
             pass
         if any(not isinstance(name, (int, str)) for name in ids):
             raise InputError("holds something that is no block id", field="hash_ids")
-        numbers = self._id_numbers
-        return [array("q", (numbers.setdefault(name, _NAMED_IDS + len(numbers)) for name in ids))]
+        number = self._id_numbers.number
+        parts = (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))
+        return [packed(array("q", (_NAMED_IDS + number(name) for name in part))) for part in parts]
 
     def note(self, text: str) -> None:
         """Tell the person what was inferred or assumed; the same sentence once."""
@@ -217,22 +221,24 @@ class TraceBuilder:
         if not len(self):
             what = f"none of its {counted(self.bad.count, 'row')} can be read" if self.bad.count else "holds no request"
             raise InputError(what, source=path, line=1)
-        self._sessions, self._id_numbers = {}, {}  # a hundred bytes and more a name, and every row is numbered
+        self._sessions, self._id_numbers = NameNumbers(), NameNumbers()  # every row is numbered
         arrival = settled_arrivals(np.frombuffer(self._arrival), self.rebase, self.note)
-        prompt = np.frombuffer(self._prompt, np.int64)
-        output = settled_outputs(np.frombuffer(self._output, np.int64), self.assumed_output, self.note)
+        self._arrival = array("d")
+        prompt = self._prompt.taken(narrow=True)
+        output = settled_outputs(self._output.taken(narrow=True), len(arrival), self.assumed_output, self.note)
+        assert prompt is not None
         moved = int(np.count_nonzero(arrival[1:] < arrival[:-1]))
-        order = np.argsort(arrival, kind="stable") if moved else None
+        order = _order(arrival) if moved else None
         kept = (prompt > 0) & (output > 0) if self.zero_output_failed else prompt > 0
         chosen = _chosen(order, kept)
         content = self._settled_content(prompt, chosen, expected_block_size)
-        self._arrival, self._prompt, self._output = array("d"), array("q"), array("q")
         if order is not None:
             self.note(f"sorted by arrival: {counted(moved, 'row')} came before the row above")
             arrival = arrival[order]  # one after the other: each frees what it replaces
             prompt = prompt[order]
             output = output[order]
             kept = kept[order]
+            del order
         recorded = None
         if not kept.all() or not output.all():
             recorded = Recorded(arrival, prompt, output)
@@ -241,11 +247,13 @@ class TraceBuilder:
             raise InputError("has no request with tokens", source=path, line=1)
         if not kept.all():
             arrival, prompt, output = arrival[kept], prompt[kept], output[kept]
+        prompt = prompt.astype(np.int64, copy=False)
+        output = output.astype(np.int64, copy=False)
         trace = Trace(
             arrival,
             prompt,
             output if output.all() else np.maximum(output, 1),
-            request_id=self._settled_names(chosen, len(prompt)),
+            request_id=self._names.taken(chosen),
             **{name: self._column(name, chosen) for name in self._extra},
             content=content,
             origin=Origin(
@@ -258,6 +266,7 @@ class TraceBuilder:
                 facts=self.facts,
             ),
         )
+        del arrival, prompt, output, kept, chosen
         if content is None and self.sessions_share and trace.session is not None:
             trace = dataclasses.replace(trace, content=session_content(trace, self.note))
         return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=tuple(self.notes)))
@@ -295,15 +304,6 @@ class TraceBuilder:
         if empty:
             self.note(f"{counted(empty, 'request')} with an empty answer: replayed with the one token that ends it")
 
-    def _settled_names(self, chosen: Longs | None, rows: int) -> Any:
-        """The names of the ``chosen`` rows; their numbers where they have none, None where each is its place."""
-        names, self._names = self._names, None
-        if names is None:
-            return chosen
-        numbers = range(rows) if chosen is None else plain_numbers(chosen)
-        written = (str(row) if names[row] is None else written_name(names[row]) for row in numbers)
-        return np.fromiter(written, object, rows)
-
     def _column(self, name: str, chosen: Longs | None) -> Any:
         column = self._extra[name].taken()
         if column is None or chosen is None:
@@ -312,7 +312,15 @@ class TraceBuilder:
         return None if (column == self._extra[name].default).all() else column
 
 
-def _chosen(order: Longs | None, kept: NDArray[np.bool_]) -> Longs | None:
+def _order(arrival: Doubles) -> NDArray[np.signedinteger[Any]]:
+    """The rows by arrival, in four bytes each where they hold it."""
+    order = np.argsort(arrival, kind="stable")
+    return order.astype(whole_kind(len(order)), copy=False)
+
+
+def _chosen(
+    order: NDArray[np.signedinteger[Any]] | None, kept: NDArray[np.bool_]
+) -> NDArray[np.signedinteger[Any]] | None:
     """The rows that are kept, in the order of arrival; None where all are, and stand in it."""
     if kept.all():
         return order

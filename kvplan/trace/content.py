@@ -7,15 +7,17 @@ equal tokens, and a run of consecutive ids is one segment.
 
 from __future__ import annotations
 
-from array import array
+import bisect
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvplan.trace.column import Column
 from kvplan.trace.id_rows import BATCH, IdRows, Number, distinct, ranks
-from kvplan.trace.trace import Content, Longs
+from kvplan.trace.name_numbers import NameNumbers
+from kvplan.trace.trace import Content, Longs, Wholes
 
 Segment = tuple[int, int, int]
 """(source, start, tokens), as in ``Content``."""
@@ -63,12 +65,15 @@ def blocks_content(
         pointer[owner[0] + 1 : owner[0] + 1 + len(counts)] += counts
     np.cumsum(pointer, out=pointer)
     segments = int(pointer[-1])
-    start, length = np.empty(segments, np.int64), np.empty(segments, np.int64)
+    most = int(ids.max(initial=0)) if number is None else len(ids)
+    kind = whole_kind((most + 1) * block_size)
+    start, length = np.empty(segments, kind), np.empty(segments, kind)
     # Most files have one space: a column of one number then takes no room.
     there = np.zeros(1, np.int64) if spaces is None else spaces[used > 0]
     local = len(there) > 0 and bool((there != there[0]).any())
-    one = there[:1].astype(np.int64)
-    source: Longs = np.empty(segments, np.int64) if local else np.broadcast_to(one, segments)
+    kind = whole_kind(int(there.max(initial=0)))
+    one = there[:1].astype(kind)
+    source: Longs = np.empty(segments, kind) if local else np.broadcast_to(one, segments)
     at = 0
     for owner, first, begin in _runs(walked, number):
         part = slice(at, at + len(owner))
@@ -100,14 +105,18 @@ def _to_lengths(begin: Longs, pointer: Longs, covered: Longs) -> None:
 
 
 MOST_SEGMENTS = 1_000_000
-"""A turn repeats all turns before it: segments grow with the square of a session's length (1,000 turns)."""
+"""Where turns leave a part of their session out, each may repeat a segment of every turn before it."""
 
-_SEGMENTS_A_TURN = 16
+_SEGMENTS_A_TURN = 2
 """How much is kept of a session once there are so many segments."""
 
 
 class ContentBuilder:
     """Content request by request, for what is told by name: shared prefixes and the turns of a session.
+
+    A session that goes on from turn to turn is one source: a turn's prompt is the beginning of it, one segment
+    however many turns it holds, and the output goes on from there. A turn that leaves some of the former out goes
+    on in a source of its own.
 
     ``restarted`` counts the turns that were cut off from their session because the trace had ``most_segments``
     already, no room for its whole history: they share nothing with the turns before them.
@@ -115,32 +124,31 @@ class ContentBuilder:
 
     def __init__(self, most_segments: int = MOST_SEGMENTS) -> None:
         self.most_segments = max(MOST_SEGMENTS, most_segments)
-        self._count = 0
-        self._named: dict[Hashable, int] = {}
-        self._history: dict[Hashable, list[Segment]] = {}
-        self._pointer = array("q", [0])
-        self._source, self._start, self._tokens = array("q"), array("q"), array("q")
-        self._output = array("q")
         self.restarted = 0
+        self._count = 0
+        self._names = NameNumbers()
+        self._named = Column()  # the source of each name
+        self._pointer = Column()
+        self._pointer.append(0)
+        self._source, self._start, self._tokens = Column(), Column(), Column()
+        self._output_source, self._output_start = Column(-1), Column(0)
+        self._last_row, self._total = Column(), Column()  # of each session; -1: it has none
 
     def source(self, name: Hashable = None) -> int:
         """The source of that name, a new private one for None."""
-        if name is not None and name in self._named:
-            return self._named[name]
-        self._count += 1
         if name is not None:
-            self._named[name] = self._count - 1
+            number = self._names.number(name)
+            if number < len(self._named):
+                return self._named[number]
+            self._named.append(self._count)
+        self._count += 1
         return self._count - 1
 
-    def history_tokens(self, session: Hashable) -> int:
+    def history_tokens(self, session: int) -> int:
         """How long the session is so far: the last turn's prompt and output."""
-        return sum(tokens for _, _, tokens in self._history.get(session, ()))
+        return self._total[session] if session < len(self._total) else 0
 
-    def forget(self, session: Hashable) -> None:
-        """No further turn of that session comes: what it holds takes several hundred bytes."""
-        self._history.pop(session, None)
-
-    def add(self, segments: Iterable[Segment], *, output_source: int = -1) -> None:
+    def add(self, segments: Iterable[Segment], *, output_source: int = -1, output_start: int = 0) -> None:
         """The next request's content, given outright."""
         for source, start, count in segments:
             if count > 0:
@@ -148,38 +156,74 @@ class ContentBuilder:
                 self._start.append(start)
                 self._tokens.append(count)
         self._pointer.append(len(self._source))
-        self._output.append(output_source)
+        self._output_source.append(output_source)
+        self._output_start.append(output_start)
 
-    def turn(self, session: Hashable, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()) -> None:
-        """The next request is a turn of ``session``.
+    def turn(self, session: int, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()) -> None:
+        """The next request is a turn of ``session``, which is a number; numbers begin at 0 and leave none out.
 
         Its prompt begins with the first ``shared`` tokens of what the session holds so far (where that is
         nothing, with ``head``); the rest of the prompt and the output are new and known to later turns.
         """
-        segments = clip(self._history.get(session) or list(head), shared)
+        history = self._history(session)
+        goes_on = bool(history) and shared >= self.history_tokens(session)
+        segments = history if goes_on else clip(history or head, shared)
         if len(self._source) > self.most_segments and len(segments) > _SEGMENTS_A_TURN:
             self.restarted += 1
-            segments = []
+            segments, goes_on = [], False
         new = prompt - sum(tokens for _, _, tokens in segments)
-        if new > 0:
+        if goes_on:
+            source, start, tokens = segments[-1]
+            segments[-1] = (source, start, tokens + new)
+        elif new > 0:
             segments.append((self.source(), 0, new))
-        output_source = self.source()
-        self.add(segments, output_source=output_source)
-        self._history[session] = [*segments, (output_source, 0, output)]
+        if goes_on or new > 0:
+            source, start, tokens = segments[-1]
+            output_start = start + tokens
+        else:
+            source, output_start = self.source(), 0
+        while session >= len(self._total):
+            self._last_row.append(-1)
+            self._total.append(0)
+        self._last_row[session] = len(self._pointer) - 1
+        self._total[session] = prompt + output
+        self.add(segments, output_source=source, output_start=output_start)
+
+    def _history(self, session: int) -> list[Segment]:
+        """The last turn's prompt and output. The last segment, of no tokens perhaps, is where the next turn goes on."""
+        row = self._last_row[session] if session < len(self._last_row) else -1
+        if row < 0:
+            return []
+        own = range(self._pointer[row], self._pointer[row + 1])
+        segments = [(self._source[at], self._start[at], self._tokens[at]) for at in own]
+        output = self._total[session] - sum(tokens for _, _, tokens in segments)
+        source, start = self._output_source[row], self._output_start[row]
+        last = segments[-1]
+        if last[0] == source and last[1] + last[2] == start:
+            segments[-1] = (source, last[1], last[2] + output)
+        else:
+            segments.append((source, start, output))
+        return segments
 
     def build(self) -> Content:
         """What was added, in that order; nothing can be added any more."""
-
-        def column(values: array[int]) -> Longs:
-            return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, np.int64)  # no copy
-
+        self._last_row, self._total = Column(), Column()
+        rows = len(self._output_source)
+        output_source = self._output_source.taken()
         return Content(
-            column(self._pointer),
-            column(self._source),
-            column(self._start),
-            column(self._tokens),
-            column(self._output),
+            _all_of(self._pointer).astype(np.int64, copy=False),
+            _all_of(self._source),
+            _all_of(self._start),
+            _all_of(self._tokens),
+            np.full(rows, -1, np.int64) if output_source is None else output_source,
+            self._output_start.taken(),
         )
+
+
+def _all_of(column: Column) -> Wholes:
+    taken = column.taken(narrow=True)
+    assert taken is not None, "it has no default"
+    return taken
 
 
 def restarts(builder: ContentBuilder) -> str:
@@ -201,6 +245,58 @@ def clip(segments: Iterable[Segment], tokens: int) -> list[Segment]:
     return clipped
 
 
+def unfolded(content: Content, output_tokens: Longs) -> Content:
+    """The same content where every output has a source of its own and begins at 0.
+
+    For a change of lengths that stretches outputs more than the prompts that repeat them: in one source what
+    comes behind an output would be taken for its end.
+
+    Args:
+        output_tokens: int64[R].
+    """
+    if content.output_start is None:
+        return content
+    named = np.flatnonzero((content.output_source >= 0) & (output_tokens > 0))
+    order = named[np.lexsort((content.output_start[named], content.output_source[named]))]
+    source, begin = content.output_source[order], content.output_start[order]
+    first = int(max(content.segment_source.max(initial=-1), source.max(initial=-1))) + 1
+    outputs: dict[int, tuple[list[int], list[tuple[int, int, int]]]] = {}
+    for own, (of, start, tokens) in enumerate(
+        zip(source.tolist(), begin.tolist(), output_tokens[order].tolist(), strict=True), first
+    ):
+        starts, ranges = outputs.setdefault(of, ([], []))
+        starts.append(start)
+        ranges.append((start, start + tokens, own))
+    builder = ContentBuilder()
+    renamed = content.output_source.copy()
+    renamed[order] = np.arange(first, first + len(order))
+    pointer = content.segment_ptr.tolist()
+    columns = (content.segment_source, content.segment_start, content.segment_tokens)
+    for row, output_source in enumerate(renamed.tolist()):
+        part = slice(pointer[row], pointer[row + 1])
+        segments = zip(*(column[part].tolist() for column in columns), strict=True)
+        pieces = (piece for segment in segments for piece in _split(segment, *outputs.get(segment[0], ([], []))))
+        builder.add(pieces, output_source=output_source)
+    return builder.build()
+
+
+def _split(segment: Segment, starts: list[int], ranges: list[tuple[int, int, int]]) -> Iterator[Segment]:
+    """The segment cut where outputs, ``ranges`` of (start, end, source of its own), begin and end in its source."""
+    source, at, tokens = segment
+    end = at + tokens
+    for start, stop, own in ranges[max(0, bisect.bisect_right(starts, at) - 1) :]:
+        if start >= end:
+            break
+        if at < start:
+            yield source, at, start - at
+            at = start
+        if at < stop:
+            yield own, at - start, min(stop, end) - at
+            at = min(stop, end)
+    if at < end:
+        yield source, at, end - at
+
+
 def merged(parts: list[Content]) -> Content:
     """The content of the same requests told in two ways, each request in one of them; sources stay apart.
 
@@ -209,22 +305,31 @@ def merged(parts: list[Content]) -> Content:
     """
     second = parts.pop()
     first = dict(vars(parts.pop()))
-    rows = len(second.output_source)
     counts = np.column_stack([np.diff(first["segment_ptr"]), np.diff(second.segment_ptr)])
-    of_first = np.repeat(np.tile([True, False], rows), counts.ravel())
+    pointer = np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64)
+    of_first = np.repeat(np.tile([True, False], len(counts)), counts.ravel())
     shift = int(first["segment_source"].max(initial=-1)) + 1
 
     def column(name: str, shift: int = 0) -> Longs:
-        whole = np.empty(len(of_first), np.int64)
-        whole[of_first] = first.pop(name)
-        whole[~of_first] = getattr(second, name) + shift
+        one, two = first.pop(name), getattr(second, name)
+        most = max(int(one.max(initial=0)), int(two.max(initial=0)) + shift)
+        whole = np.empty(len(of_first), whole_kind(most))
+        whole[of_first] = one
+        whole[~of_first] = two
+        whole[~of_first] += shift
         return whole
 
-    output = first["output_source"]
+    output = np.where(second.output_source >= 0, second.output_source + shift, first["output_source"])
     return Content(
-        np.append(0, np.cumsum(counts.sum(axis=1))).astype(np.int64),
+        pointer,
         column("segment_source", shift),
         column("segment_start"),
         column("segment_tokens"),
-        np.where(second.output_source >= 0, second.output_source + shift, output),
+        output,
+        second.output_start,
     )
+
+
+def whole_kind(most: int) -> type[np.signedinteger[Any]]:
+    """The type of whole numbers up to ``most`` in a column of segments: a file may spend two bytes on a segment."""
+    return np.int32 if most < 1 << 31 else np.int64

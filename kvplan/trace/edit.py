@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.content import clip
+from kvplan.trace.content import clip, unfolded
 from kvplan.trace.rows import MAX_TOKENS
 from kvplan.trace.trace import Content, Longs, Origin, Trace
 from kvplan.trace.words import counted
@@ -104,6 +104,8 @@ def scale(
     )
     content = trace.content
     if content is not None and (prompt or output):
+        if (output or 1.0) > (prompt or 1.0):
+            content = unfolded(content, trace.output_tokens)
         content = _scaled_content(content, prompts, prompt or 1.0)
     origin = trace.origin
     if prompt or output:
@@ -129,7 +131,7 @@ def _scaled(column: Longs, factor: float | None) -> Longs:
 def _scaled_content(content: Content, prompts: Longs, factor: float) -> Content:
     """Places in a source scale with the prompts, so that equal beginnings stay equal beginnings."""
     start = np.rint(content.segment_start * factor).astype(np.int64)
-    end = np.rint((content.segment_start + content.segment_tokens) * factor).astype(np.int64)
+    end = np.rint((content.segment_start.astype(np.int64) + content.segment_tokens) * factor).astype(np.int64)
     length = end - start
     pointer = [0]
     rows: list[tuple[int, int, int]] = []
@@ -143,7 +145,9 @@ def _scaled_content(content: Content, prompts: Longs, factor: float) -> Content:
     # The output is no longer the tokens that a later turn repeats when lengths are scaled apart: it keeps its
     # source, and a later turn holds as much of it as its own scaled segment says.
     source_, start_, tokens = (np.ascontiguousarray(table[:, column]) for column in range(3))
-    return Content(np.array(pointer, dtype=np.int64), source_, start_, tokens, content.output_source)
+    output = content.output_start
+    scaled = None if output is None else np.rint(output * factor).astype(np.int64)
+    return Content(np.array(pointer, dtype=np.int64), source_, start_, tokens, content.output_source, scaled)
 
 
 def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:
@@ -207,7 +211,8 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
         top = max(int(content.segment_source.max(initial=-1)), int(content.output_source.max(initial=-1)))
         shift = 0 if share else used
         output = np.where(content.output_source >= 0, content.output_source + shift, -1)
-        parts.append(dataclasses.replace(content, segment_source=content.segment_source + shift, output_source=output))
+        source = content.segment_source.astype(np.int64) + shift
+        parts.append(dataclasses.replace(content, segment_source=source, output_source=output))
         used += top + 1
     counts = np.concatenate([np.diff(part.segment_ptr) for part in parts])
     return Content(
@@ -216,7 +221,14 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
         np.concatenate([part.segment_start for part in parts]),
         np.concatenate([part.segment_tokens for part in parts]),
         np.concatenate([part.output_source for part in parts]),
+        None
+        if all(part.output_start is None for part in parts)
+        else np.concatenate([_zeros_for(part) if part.output_start is None else part.output_start for part in parts]),
     )
+
+
+def _zeros_for(content: Content) -> Longs:
+    return np.zeros(len(content.output_source), np.int64)
 
 
 def _noted(trace: Trace, *notes: str) -> Trace:

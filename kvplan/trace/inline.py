@@ -11,6 +11,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.content import ContentBuilder, Segment, restarts
+from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.rows import LEAST, number, small, tokens, written_name
 from kvplan.trace.trace import Origin, Trace
 
@@ -18,7 +19,8 @@ KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n
 """What people write."""
 EXACT_KEYS = ("content", "output_content")
 """What ``kvplan trace convert`` writes instead of ``prefix``: segments ``[source, start, tokens]`` that cover the
-prompt from its beginning, and the source by which later requests name this one's output. See ``Content``."""
+prompt from its beginning, and the source by which later requests name this one's output (``[source, start]`` where it
+begins within one). See ``Content``."""
 
 
 def inline_trace(
@@ -53,25 +55,26 @@ def inline_trace(
     unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in itertools.pairwise(rows))
     rows.sort(key=lambda row: row[0]["arrival"])  # stable: equal arrivals keep the order of the file
     content = ContentBuilder()
+    sessions = NameNumbers()
     for row, index, line in rows:
         try:
-            _add_content(content, row)
+            number = -1 if row["session"] is None else sessions.number(row["session"])
+            _add_content(content, row, number)
         except InputError as error:
             raise _placed(error, source, line, index) from None
     notes = ["requests sorted by arrival"] if unsorted else []
     if content.restarted:
         notes.append(restarts(content))
-    sessions: dict[Any, int] = {}
     columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
     if any(row["session"] is not None for row, _, _ in rows):
         columns["session"] = np.array(
-            [-1 if s is None else sessions.setdefault(s, len(sessions)) for s in (row["session"] for row, _, _ in rows)]
+            [-1 if row["session"] is None else sessions.number(row["session"]) for row, _, _ in rows]
         )
     exact = [row["content"] is not None for row, _, _ in rows]
     if any(exact) and not all(exact):
         raise InputError("must be given for all requests or for none", field="content", source=source, line=1)
     if any(exact):
-        shared = any(row["content"] or row["output_content"] >= 0 for row, _, _ in rows)
+        shared = any(row["content"] or row["output_content"][0] >= 0 for row, _, _ in rows)
     else:
         shared = any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
     return Trace(
@@ -109,7 +112,7 @@ def _row(request: Mapping[str, Any]) -> dict[str, Any]:
         "session": request.get("session"),
         "prefix": _prefix(request.get("prefix")),
         "content": _segments(request.get("content")),
-        "output_content": _output_source(request),
+        "output_content": _output_content(request),
     }
     if row["content"] is not None and row["prefix"]:
         raise InputError("goes with no prefix: content tells it all", field="content")
@@ -135,15 +138,19 @@ def _prefix(prefix: Any) -> tuple[Any, int] | None:
     return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
 
 
-def _output_source(request: Mapping[str, Any]) -> int:
-    source = request.get("output_content")
-    if source is None:
-        return -1
+def _output_content(request: Mapping[str, Any]) -> tuple[int, int]:
+    """(source, place in it); (-1, 0): no other request can name the output."""
+    told = request.get("output_content")
+    if told is None:
+        return -1, 0
     if request.get("content") is None:
-        raise InputError("goes with content", field="output_content", value=source)
-    if not _is_place(source):
-        raise InputError("must be a source: a whole number of at least 0", field="output_content", value=source)
-    return int(source)
+        raise InputError("goes with content", field="output_content", value=told)
+    place = told if isinstance(told, (list, tuple)) else (told, 0)
+    if len(place) != 2 or not all(map(_is_place, place)):
+        raise InputError(
+            "must be a source, or [source, start]: whole numbers of at least 0", field="output_content", value=told
+        )
+    return place[0], place[1]
 
 
 def _is_place(value: Any) -> bool:
@@ -161,24 +168,24 @@ def _segments(value: Any) -> list[Segment] | None:
     return [(source, start, count) for source, start, count in parts]
 
 
-def _add_content(content: ContentBuilder, row: dict[str, Any]) -> None:
+def _add_content(content: ContentBuilder, row: dict[str, Any], session: int) -> None:
     if row["content"] is not None:
         if sum(count for _, _, count in row["content"]) > row["prompt"]:
             raise InputError("is longer than the prompt", field="content")
-        content.add(row["content"], output_source=row["output_content"])
+        source, start = row["output_content"]
+        content.add(row["content"], output_source=source, output_start=start)
         return
     head: list[Segment] = []
     if row["prefix"]:
         name, count = row["prefix"]
         head = [(content.source(("prefix", name)), 0, min(count, row["prompt"]))]
-    session = row["session"]
-    if session is None:
+    if session < 0:
         content.add(head)
         return
     history = content.history_tokens(session)
     if history > row["prompt"]:
         raise InputError(
-            f"is shorter than the former turn of session {session!r} (prompt and output: {history} tokens)",
+            f"is shorter than the former turn of session {row['session']!r} (prompt and output: {history} tokens)",
             field="prompt",
             value=row["prompt"],
             hint="a later turn begins with all of the former turn: give the whole prompt, history included",

@@ -51,15 +51,17 @@ def settled_arrivals(arrival: Doubles, rebase: bool, note: Note) -> Doubles:
     return arrival
 
 
-def settled_outputs(output: Longs, assumed: int, note: Note) -> Longs:
-    """Outputs with ``assumed`` where the file does not say (-1)."""
-    missing = output < 0
-    if not missing.any():
+def settled_outputs(output: Longs | None, rows: int, assumed: int, note: Note) -> Longs:
+    """Outputs with ``assumed`` where the file does not say (-1; None: nowhere)."""
+    missing = np.ones(rows, bool) if output is None else output < 0
+    if output is not None and not missing.any():
         return output
     some = f"{counted(int(missing.sum()), 'row')} without output length"
     who = "the file does not say how long answers are" if missing.all() else some
     note(f"{who}: {assumed} tokens assumed (--output-tokens)")
-    settled: Longs = np.where(missing, assumed, output)
+    settled: Longs = np.where(
+        missing, np.int32(assumed) if assumed < 1 << 31 else assumed, -1 if output is None else output
+    )
     return settled
 
 
@@ -98,7 +100,6 @@ def session_content(trace: Trace, note: Note) -> Content | None:
     """Each turn begins with all of its session's former turn, where it is long enough; None where none is."""
     assert trace.session is not None
     builder, later, linked = ContentBuilder(), 0, 0
-    left = np.bincount(trace.session[trace.session >= 0])  # turns that are still to come
     columns = (plain_numbers(column) for column in (trace.session, trace.prompt_tokens, trace.output_tokens))
     for session, prompt, output in zip(*columns, strict=True):
         if session < 0:
@@ -109,9 +110,6 @@ def session_content(trace: Trace, note: Note) -> Content | None:
         later += history > 0
         linked += whole
         builder.turn(session, prompt, output, shared=history if whole else 0)
-        left[session] -= 1
-        if not left[session]:
-            builder.forget(session)
     if not linked:
         return None
     if builder.restarted:

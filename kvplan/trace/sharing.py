@@ -42,12 +42,13 @@ def prefix_hits(trace: Trace) -> PrefixHits:
     )
     whole = (content.covered_tokens() == trace.prompt_tokens).tolist()
     outputs, output_tokens = content.output_source.tolist(), trace.output_tokens.tolist()
+    starts = [0] * rows if content.output_start is None else content.output_start.tolist()
     root: dict[tuple[int, int], list[Any]] = {}
     for row in range(rows):
         hit, last, node = _walk(root, segments[pointer[row] : pointer[row + 1]], row)
         tokens[row], last_row[row] = hit, last
         if whole[row] and outputs[row] >= 0:
-            _walk(node, [(outputs[row], 0, output_tokens[row])], row)
+            _walk(node, [(outputs[row], starts[row], output_tokens[row])], row)
     return PrefixHits(tokens, last_row)
 
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from kvplan.errors import InputError
 
 Longs = NDArray[np.int64]
+Wholes = NDArray[np.signedinteger[Any]]
+"""int32 where that holds the numbers, else int64."""
 Doubles = NDArray[np.float64]
 
 
@@ -24,25 +26,28 @@ class Content:
     prompt, in order; what they leave uncovered is unique to the request. The token at place ``i`` of a
     segment is the token ``(segment_source[s], segment_start[s] + i)``: two tokens are equal when these pairs
     are equal, whichever requests they stand in. The generated tokens of request ``r`` are
-    ``(output_source[r], 0..)``, so a later turn of a session names its former turn's output by that source.
+    ``(output_source[r], output_start[r] + i)``, so that a later turn of a session can name its former turn's
+    output. A whole session may be one source: each turn then is the beginning of it, prompt and output.
 
-    Shapes: ``segment_ptr`` int64[R + 1]; ``segment_source``, ``segment_start``, ``segment_tokens`` int64[S];
-    ``output_source`` int64[R]. Sources are any int64 >= 0; -1 in ``output_source``: unique to the request.
-    Columns are read, never written; one of equal values may be a view that repeats one number (stride 0).
+    Shapes: ``segment_ptr`` int64[R + 1]; ``segment_source``, ``segment_start``, ``segment_tokens`` int64[S], or
+    int32[S] where that holds them; ``output_source``, ``output_start`` int64[R]. Sources are any int64 >= 0; -1 in
+    ``output_source``: unique to the request. ``output_start`` None: 0 for all. Columns are read, never written;
+    one of equal values may be a view that repeats one number (stride 0).
     """
 
     segment_ptr: Longs
-    segment_source: Longs
-    segment_start: Longs
-    segment_tokens: Longs
+    segment_source: Wholes
+    segment_start: Wholes
+    segment_tokens: Wholes
     output_source: Longs
+    output_start: Longs | None = None
 
     def covered_tokens(self) -> Longs:
         """int64[R]: how many of each prompt's first tokens have an identity that others may share."""
         covered = np.zeros(len(self.output_source), np.int64)
         some = self.segment_ptr[1:] > self.segment_ptr[:-1]
         if len(self.segment_tokens):
-            covered[some] = np.add.reduceat(self.segment_tokens, self.segment_ptr[:-1][some])
+            covered[some] = np.add.reduceat(self.segment_tokens, self.segment_ptr[:-1][some], dtype=np.int64)
         return covered
 
     def take(self, rows: Longs) -> Content:
@@ -50,7 +55,7 @@ class Content:
         return taken(dict(vars(self)), rows)
 
 
-def taken(columns: dict[str, Longs], rows: Longs) -> Content:
+def taken(columns: dict[str, Any], rows: Longs) -> Content:
     """``Content.take`` of the content that has these columns; they are taken out of the mapping one by one.
 
     With no other reference to them, each is freed as soon as it is copied.
@@ -65,7 +70,8 @@ def taken(columns: dict[str, Longs], rows: Longs) -> Content:
     ]
 
     def column(name: str) -> Longs:
-        old, new = columns.pop(name), np.empty(int(ends[-1]), np.int64)
+        old = columns.pop(name)
+        new = np.empty(int(ends[-1]), old.dtype)
         for into, part in pieces:
             of = np.repeat(begins[part] - ends[part], counts[part]) + np.arange(into.start, into.stop)
             new[into] = old[of]
@@ -77,6 +83,7 @@ def taken(columns: dict[str, Longs], rows: Longs) -> Content:
         column("segment_start"),
         column("segment_tokens"),
         columns.pop("output_source")[rows],
+        None if (start := columns.pop("output_start", None)) is None else start[rows],
     )
 
 
@@ -90,12 +97,13 @@ def _shares(ends: Longs, size: int) -> list[int]:
 class Recorded:
     """The rows as the file has them, where the trace had to differ (empty answers, failed requests).
 
-    Statistics of a file are taken from here, so that they equal what others compute from the same file.
+    Statistics of a file are taken from here, so that they equal what others compute from the same file. Lengths
+    are int32 where that holds them.
     """
 
     arrival_s: Doubles
-    prompt_tokens: Longs
-    output_tokens: Longs
+    prompt_tokens: Wholes
+    output_tokens: Wholes
 
 
 @dataclass(frozen=True)
@@ -136,8 +144,8 @@ class Trace:
         arrival_s: float64[R], seconds, ascending, first >= 0.
         prompt_tokens: int64[R], >= 1.
         output_tokens: int64[R], >= 1.
-        request_id: names, or int64[R] for the decimal texts of these numbers, or None for "0", "1", ...; `names` has
-            the texts.
+        request_id: names (object[R], or NumPy's StringDType, which takes a quarter of the room), or int64[R] for
+            the decimal texts of these numbers, or None for "0", "1", ...; `names` has the texts.
         priority: int32[R] (smaller runs first, as vLLM's), or None for all 0.
         session: int64[R], equal for the turns of one conversation, -1 for none; or None.
         n: int32[R], parallel samples; or None for all 1.
@@ -151,7 +159,7 @@ class Trace:
     arrival_s: Doubles
     prompt_tokens: Longs
     output_tokens: Longs
-    request_id: NDArray[np.object_] | Longs | None = None
+    request_id: NDArray[Any] | None = None
     priority: NDArray[np.int32] | None = None
     session: Longs | None = None
     n: NDArray[np.int32] | None = None
@@ -167,9 +175,9 @@ class Trace:
             column = getattr(self, name)
             if column is None:
                 continue
-            if name == "request_id" and getattr(column, "dtype", None) == np.int64:
-                kind = np.int64
-            array: NDArray[Any] = np.ascontiguousarray(column, dtype=kind)
+            given = getattr(column, "dtype", None)
+            kept = name == "request_id" and (given == np.int64 or isinstance(given, np.dtypes.StringDType))
+            array: NDArray[Any] = np.ascontiguousarray(column, dtype=given if kept else kind)
             if array.shape != (len(self.arrival_s),):
                 raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)
             object.__setattr__(self, name, array)
@@ -197,6 +205,8 @@ class Trace:
             raise InputError("does not have one entry a request", field="content.segment_ptr")
         if pointer[0] != 0 or pointer[-1] != segments or (np.diff(pointer) < 0).any():
             raise InputError("must climb from 0 to the number of segments", field="content.segment_ptr")
+        if content.output_start is not None and content.output_start.shape != content.output_source.shape:
+            raise InputError("does not have one entry a request", field="content.output_start")
         if segments and (content.segment_tokens.min() < 1 or content.segment_source.min() < 0):
             raise InputError("a segment has >= 1 token and a source >= 0", field="content.segment_tokens")
         self._check("prompt_tokens", content.covered_tokens() <= self.prompt_tokens, "as long as its content")

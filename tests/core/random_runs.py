@@ -66,8 +66,13 @@ def workloads(draw: st.DrawFn, several: bool) -> Workload:
     prompt = rng.integers(1, 50, count)
     output = rng.integers(1, 30, count)
     pieces, pointer = [], [0]
+    source = np.where(rng.random(count) < 0.5, 100 + np.arange(count), -1)
+    start = np.zeros(count, np.int64)
     for r in range(count):
-        if rng.random() < 0.6:
+        if rng.random() < 0.3:  # a turn of a session that is one source: prompt and output are the beginning of it
+            pieces.append((300 + int(rng.integers(0, 2)), 0, int(prompt[r])))
+            source[r], start[r] = pieces[-1][0], prompt[r]
+        elif rng.random() < 0.6:
             length = int(rng.integers(1, prompt[r] + 1))
             pieces.append((int(rng.integers(0, 3)), 0, length))
             if r and length < prompt[r] and rng.random() < 0.4:
@@ -85,7 +90,8 @@ def workloads(draw: st.DrawFn, several: bool) -> Workload:
         segment_source=np.ascontiguousarray(flat[:, 0]),
         segment_start=np.ascontiguousarray(flat[:, 1]),
         segment_tokens=np.ascontiguousarray(flat[:, 2]),
-        output_source=np.where(rng.random(count) < 0.5, 100 + np.arange(count), -1),
+        output_source=source,
+        output_start=start,
     )
 
 

@@ -55,8 +55,9 @@ def known_tokens(workload: Workload, request: int) -> Iterator[Any]:
     for i in range(place, prompt):
         yield OWN_PROMPT, request, i
     source = int(workload.output_source[request]) if len(workload.output_source) else -1
+    begin = int(workload.output_start[request]) if len(workload.output_start) else 0
     for i in range(int(workload.output_tokens[request])):
-        yield (source, i) if source >= 0 else (OWN_OUTPUT, request, i)
+        yield (source, begin + i) if source >= 0 else (OWN_OUTPUT, request, i)
 
 
 class Shadow:

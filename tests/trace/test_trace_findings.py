@@ -48,12 +48,24 @@ def test_prompts_that_add_up_to_more_than_32_bits_are_bad_rows(written):
         read_trace(written(row * 2))
 
 
-def test_a_session_too_long_to_follow_is_cut_and_it_is_said(written):
-    turns = 1200  # two segments a turn before: 1,440,000 in all
+def test_a_session_takes_a_segment_a_turn_however_long_it_is(written):
+    turns = 5000
     row = '{"session_id": "a", "input_length": 1, "output_length": 1}\n'
     trace = read_trace(written(row * turns))
     assert trace.prompt_tokens.tolist() == [2 * turn + 1 for turn in range(turns)]
-    assert len(trace.content.segment_tokens) < 1.1 * MOST_SEGMENTS
+    assert len(trace.content.segment_tokens) == turns
+    assert prefix_hits(trace).tokens.tolist() == [max(0, 2 * turn) for turn in range(turns)]
+
+
+def test_a_session_too_long_to_follow_is_cut_and_it_is_said(written):
+    turns = 1600  # each leaves out the last token of all before: a segment for each of them, 1,280,000 in all
+    rows = [
+        {"session_id": "a", "input_tokens_total": 10 + turn, "prefix_tokens": 9 + turn, "output_tokens": 5}
+        for turn in range(turns)
+    ]
+    trace = read_trace(written("".join(json.dumps(row) + "\n" for row in rows)), format="tracelab")
+    assert trace.prompt_tokens.tolist() == [10 + turn for turn in range(turns)]
+    assert MOST_SEGMENTS < len(trace.content.segment_tokens) < 1.1 * MOST_SEGMENTS
     assert any("share nothing with the turns before them" in note for note in trace.origin.notes)
 
 

@@ -98,7 +98,8 @@ def test_content_is_what_a_plain_loop_says(rows, size, batch, one_space, random)
     assert as_lists(some) == plain_content(prompts, ids, size, spaces, wanted)
     assert as_lists(whole.take(np.array(wanted))) == as_lists(some)
     assert whole.covered_tokens().tolist() == [sum(count for _, _, count in row) for row in as_lists(whole)]
-    assert all(getattr(whole, name).dtype == np.int64 for name in COLUMNS)
+    assert all(getattr(whole, name).dtype in (np.int32, np.int64) for name in COLUMNS[1:4])
+    assert all(getattr(whole, name).dtype == np.int64 for name in ("segment_ptr", "output_source"))
     assert whole.output_source.tolist() == [-1] * len(rows)
 
 
@@ -143,7 +144,7 @@ def test_content_told_in_two_ways_is_joined_row_by_row(rows):
     for how, tokens in rows:
         first.add([(5, 0, tokens), (0, tokens, 2)] if how == "ids" else [])
         if how == "history":
-            second.turn("s", tokens, 3, shared=tokens)
+            second.turn(0, tokens, 3, shared=tokens)
         else:
             second.add([])
     one, two = first.build(), second.build()
@@ -157,6 +158,20 @@ def test_content_told_in_two_ways_is_joined_row_by_row(rows):
     both = merged([one, two])
     assert as_lists(both) == expected
     assert both.output_source.tolist() == outputs
+    assert both.output_start is two.output_start
+
+
+@pytest.mark.parametrize("huge", [1 << 31, 1 << 40])
+def test_places_beyond_32_bits_are_kept(huge):
+    one = blocks_content(np.array([8, 8]), np.array([2, 2]), np.array([0, 1, huge, 3]), 4)
+    assert as_lists(one)[0] == [(0, 0, 8)]
+    assert one.segment_start.dtype == (np.int64 if huge < 1 << 40 else np.int32)  # renumbered: 0, 1, 2, 3
+    builder = ContentBuilder()
+    builder.add([(huge, huge + 1, 5)], output_source=huge, output_start=huge)
+    builder.add([(3, 0, 5)])
+    two = builder.build()
+    assert as_lists(two) == [[(huge, huge + 1, 5)], [(3, 0, 5)]]
+    assert as_lists(merged([one, two]))[0] == [(0, 0, 8), (huge + 1, huge + 1, 5)]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.randoms(use_true_random=False))

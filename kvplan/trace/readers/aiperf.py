@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from kvplan.errors import InputError
@@ -27,8 +28,7 @@ class AiperfRows:
         self.per_second = PER_SECOND[unit]
         self._tokenizer = tokenizer
         self._counter: TokenCounter | None = None
-        self._next: dict[Any, float] = {}
-        self._delay_after: dict[Any, float] = {}
+        self._last, self._delay_after = array("d"), array("d")  # of each session: when its last turn came, seconds
 
     def row(self, value: dict[str, Any], line: int) -> None:
         session = plain(value.get("session_id"), "session_id")
@@ -36,10 +36,25 @@ class AiperfRows:
         output = value.get("output_length")
         answer = None if output is None else tokens(output, "output_length")
         ids = listed(value.get("hash_ids"), "hash_ids")
-        arrival = self._arrival(value, session)
-        if session is None or ids or whole:
-            self.builder.add(arrival, added, answer, session=session, ids=ids)
+        seconds, wait = self._times(value)
+        known = self.builder.known_session(session)
+        if session in (None, ""):
+            self.builder.add(seconds, added, answer, ids=ids)
             return
+        arrival = self._arrival(known, seconds, wait)
+        if ids or whole:
+            self.builder.add(arrival, added, answer, session=session, ids=ids)
+        else:
+            self._add_turn(arrival, added, answer, session)
+        if known < 0:
+            self._last.append(arrival)
+            self._delay_after.append(wait)  # GenAI-Perf's: nothing came before it that could be waited for
+        else:
+            self._last[known] = arrival
+            if seconds is None:
+                self._delay_after[known] = 0.0  # it has been waited for
+
+    def _add_turn(self, arrival: float, added: int, answer: int | None, session: Any) -> None:
         former = self.builder.history_tokens(session)
         if former:
             self.builder.note(
@@ -69,27 +84,24 @@ class AiperfRows:
             self.builder.note(self._counter.note)
         return self._counter(text)
 
-    def _arrival(self, value: dict[str, Any], session: Any) -> float | None:
+    def _times(self, value: dict[str, Any]) -> tuple[float | None, float]:
+        """(timestamp, delay) in seconds."""
         time, delay = value.get("timestamp"), value.get("delay")
         seconds = None if time is None else self.clock.seconds(time)
         wait = 0.0 if delay is None else float(number(delay, "delay")) / self.per_second
         if not 0 <= wait < 1e9:
             raise InputError("must be a time >= 0", field="delay", value=delay)
-        if session is None:
-            return seconds
-        former = self._next.get(session)
-        if former is None:
-            if wait:
-                self._delay_after[session] = wait
-        elif seconds is None:
-            seconds = former + self._delay_after.pop(session, 0.0) + wait
-            self.builder.note(f"sessions: {OPEN_LOOP}")
+        return seconds, wait
+
+    def _arrival(self, known: int, seconds: float | None, wait: float) -> float:
+        """When a session's turn comes; ``known``: the session's number, -1 where this is its first turn."""
         if seconds is not None:
-            self._next[session] = seconds
-        elif former is None:
-            self._next[session] = seconds = 0.0
-            self.builder.note("sessions without a timestamp begin at 0")
-        return seconds
+            return seconds
+        if known >= 0:
+            self.builder.note(f"sessions: {OPEN_LOOP}")
+            return self._last[known] + self._delay_after[known] + wait
+        self.builder.note("sessions without a timestamp begin at 0")
+        return 0.0
 
 
 class AiperfExport:

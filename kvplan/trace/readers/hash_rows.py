@@ -11,6 +11,8 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
+from kvplan.trace.column import Column
+from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.rows import tokens
 
 
@@ -57,16 +59,17 @@ class BailianRows(HashRows):
 
     def __init__(self, builder: TraceBuilder, unit: str) -> None:
         super().__init__(builder, unit)
-        self._root: dict[Any, Any] = {}
+        self._chats, self._root = NameNumbers(), Column()  # the number of the chat that each chat goes back to
 
     def name(self, value: dict[str, Any]) -> str | None:
         return None if value.get("chat_id") is None else str(value["chat_id"])
 
     def session(self, value: dict[str, Any]) -> Any:
         chat, parent = _hashable(value.get("chat_id")), _hashable(value.get("parent_chat_id"))
-        root = self._root.get(parent, chat)
-        self._root.setdefault(chat, root)
-        return root
+        above, own = self._chats.find(parent), self._chats.number(chat)
+        if own == len(self._root):
+            self._root.append(own if above < 0 else self._root[above])
+        return own if above < 0 else self._root[above]
 
 
 def _hashable(value: Any) -> Any:

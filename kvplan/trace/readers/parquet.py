@@ -14,6 +14,7 @@ from kvplan.trace.rows import LEAST, small, tokens
 from kvplan.trace.source import Source
 
 SEGMENTS = ("segment_source", "segment_start", "segment_tokens")
+OUTPUT = ("output_source", "output_start")
 _BATCH, _BATCH_OF_LISTS = 1 << 16, 1 << 10
 """Rows at once: as Python's numbers a list of a thousand ids takes 40 KiB."""
 
@@ -47,9 +48,7 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
         if builder.block_size is None and stated.isdigit() and 0 < int(stated[:9]) < 1 << 20:
             builder.block_size = int(stated[:9])
         roles = {role: name for role, name in table.columns.items() if name in names}
-        extra = [
-            name for name in ("hash_ids", *SEGMENTS, "output_source") if name in names and name not in roles.values()
-        ]
+        extra = [name for name in ("hash_ids", *SEGMENTS, *OUTPUT) if name in names and name not in roles.values()]
         try:
             size = _BATCH_OF_LISTS if extra else _BATCH
             for batch in file.iter_batches(size, columns=[*dict.fromkeys(roles.values()), *extra]):
@@ -80,9 +79,7 @@ def _add(row: dict[str, Any], roles: dict[str, str], clock: Clock, builder: Trac
         session=plain(got.get("session"), "session"),
         ids=listed(row.get("hash_ids"), "hash_ids") if segments is None else (),
         segments=segments,
-        output_source=row["output_source"]
-        if segments is not None and isinstance(row.get("output_source"), int)
-        else -1,
+        output_content=None if segments is None else _output(row),
         **{role: small(got[role], role, least) for role, least in LEAST.items() if got.get(role) is not None},
     )
 
@@ -97,6 +94,17 @@ def _segments(row: dict[str, Any], builder: TraceBuilder) -> list[tuple[int, int
             raise InputError("is no segment", field="segment_*", value=(source, start, count))
         segments.append((source, start, count))
     return segments
+
+
+def _output(row: dict[str, Any]) -> tuple[int, int]:
+    """(source, place in it) of the generated tokens; (-1, 0) where no other request can name them."""
+    source, start = (row.get(name) for name in OUTPUT)
+    if source is None or source == -1:
+        return -1, 0
+    start = 0 if start is None else start
+    if not all(isinstance(part, int) and 0 <= part < 1 << 62 for part in (source, start)):
+        raise InputError("is no place of an output", field="output_source", value=(source, start))
+    return source, start
 
 
 def _opened(source: Source) -> Any:

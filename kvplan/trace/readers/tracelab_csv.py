@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import OPEN_LOOP, PER_SECOND
@@ -21,7 +23,7 @@ def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
     _, header = next(reader)
     assert isinstance(header, list)
     place = {name: header.index(name) for name in (*COLUMNS, "arrival_time") if name in header}
-    due: dict[str, float] = {}
+    due = array("d")  # seconds, when each session's next round arrives
     for line, cells in reader:
         if builder.full:
             return
@@ -40,8 +42,12 @@ def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
                 start = float(number(cells[place["arrival_time"]], "arrival_time")) / PER_SECOND[unit]
             if not 0 <= start < 1e12 or not 0 <= wait < 1e9:
                 raise InputError("is no plausible time", value=cells[place["tool_wait_after_ms"]])
-            arrival = due.get(session, start)
+            known = builder.known_session(session)
+            arrival = start if known < 0 else due[known]
             builder.add(arrival, prefix + new, output, session=session, history=prefix)
-            due[session] = arrival + wait
+            if known >= 0:
+                due[known] = arrival + wait
+            elif session:
+                due.append(arrival + wait)
         except InputError as error:
             builder.bad.add(line, error)

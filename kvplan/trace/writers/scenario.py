@@ -38,7 +38,9 @@ def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
                 list(part) for part in zip(*(column[own].tolist() for column in columns), strict=True)
             ]
             if content.output_source[row] >= 0:
-                request["output_content"] = int(content.output_source[row])
+                source, start = int(content.output_source[row]), content.output_start
+                begins = 0 if start is None else int(start[row])
+                request["output_content"] = [source, begins] if begins else source
         elif trace.session is not None:
             request["content"] = []
         file.write(f"  - {_flow(request)}\n")
