@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.trace.id_rows import IdRows, numbering
-from kvplan.trace.trace import Longs
+from kvplan.trace.trace import Longs, Wholes
 
 _LIKELY = (512, 16, 64, 128, 256, 32, 1024, 2048)
 """Block sizes in use, the likeliest first: Mooncake, vLLM and Bailian, WEKA, then others."""
@@ -28,7 +28,7 @@ class BlockRule:
     """``ceil``, ``floor``, or ``loose`` where the number of ids follows neither."""
 
 
-def infer_block_rule(prompt_tokens: Longs, ids_per_row: Longs, expected: int | None = None) -> BlockRule:
+def infer_block_rule(prompt_tokens: Wholes, ids_per_row: Wholes, expected: int | None = None) -> BlockRule:
     """The block size that explains how many ids each prompt has.
 
     Args:
@@ -53,7 +53,7 @@ def infer_block_rule(prompt_tokens: Longs, ids_per_row: Longs, expected: int | N
     return BlockRule(expected or _LIKELY[0], "loose")
 
 
-def unchained_ids(ids_per_row: Longs, ids: NDArray[Any], spaces: Longs | None = None) -> int:
+def unchained_ids(ids_per_row: Wholes, ids: NDArray[Any], spaces: Wholes | None = None) -> int:
     """How many distinct ids stand behind different predecessors.
 
     0: an id names a whole prefix (chained). Otherwise ids name a block's own content, and an engine, whose
@@ -69,7 +69,7 @@ def unchained_ids(ids_per_row: Longs, ids: NDArray[Any], spaces: Longs | None = 
         """(the id's number, told apart by its space; the id before it), batch by batch."""
         for row, _, values, before in rows.batches():
             name = values if number is None else number(values)
-            yield name + spaces[row] * numbers if spaces is not None and local else name, before
+            yield name + spaces[row].astype(np.int64) * numbers if spaces is not None and local else name, before
 
     again, width = None, numbers
     if spaces is not None and local:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.trace.column import Column
-from kvplan.trace.content import ContentBuilder, Segment, clip, merged, restarts, whole_kind
+from kvplan.trace.content import ContentBuilder, Segment, clip, merged, restarts
 from kvplan.trace.id_rows import BATCH, PackedIds, packed
 from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.names import Names
 from kvplan.trace.rows import MAX_TOKENS, BadRows
 from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
-from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace, taken
+from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace, taken, whole_kind
 from kvplan.trace.words import counted
 
 ASSUMED_OUTPUT = 256
@@ -280,7 +280,7 @@ class TraceBuilder:
                 self.note(restarts(self._content))
             self._content = None
         if len(self._ids):
-            per_row, spaces = self._ids_per_row.taken(), self._spaces.taken()
+            per_row, spaces = self._ids_per_row.taken(narrow=True), self._spaces.taken(narrow=True)
             assert per_row is not None
             ids, rows = self._ids.whole(), chosen if named is None else None
             size, blocks = block_content(prompt, per_row, ids, spaces, self.block_size, expected, self.note, rows)

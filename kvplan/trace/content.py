@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.trace.column import Column
-from kvplan.trace.id_rows import BATCH, IdRows, Number, distinct, ranks
+from kvplan.trace.id_rows import BATCH, ROWS, IdRows, Number, distinct, ranks
 from kvplan.trace.name_numbers import NameNumbers
-from kvplan.trace.trace import Content, Longs, Wholes
+from kvplan.trace.trace import Content, Longs, Wholes, no_outputs, whole_kind
 
 Segment = tuple[int, int, int]
 """(source, start, tokens), as in ``Content``."""
@@ -27,23 +27,23 @@ _MAX_BLOCK_ID = 1 << 40
 
 
 def blocks_content(
-    prompt_tokens: Longs,
-    ids_per_row: Longs,
+    prompt_tokens: Wholes,
+    ids_per_row: Wholes,
     ids: NDArray[Any],
     block_size: int,
     *,
-    spaces: Longs | None = None,
-    rows: Longs | None = None,
+    spaces: Wholes | None = None,
+    rows: Wholes | None = None,
 ) -> Content:
     """The content that block ids describe.
 
     Args:
-        prompt_tokens: int64[R].
-        ids_per_row: int64[R], how many of ``ids`` belong to each request.
+        prompt_tokens: [R], whole numbers of any type, as all of these are.
+        ids_per_row: [R], how many of ``ids`` belong to each request.
         ids: [sum], the block ids of all requests in order, whole numbers >= 0.
         block_size: tokens in a block. The last id of a request may stand for a partial block (ids are counted
             with ceil), or be the last full one (floor): what it covers ends with the prompt either way.
-        spaces: int64[R], requests with different spaces share nothing though their ids be equal (ids that are
+        spaces: [R], requests with different spaces share nothing though their ids be equal (ids that are
             local to a session); None for ids that hold for the whole file.
         rows: the content of these requests only, in this order; None: of all.
 
@@ -81,8 +81,11 @@ def blocks_content(
         if spaces is not None and local:
             source[part] = spaces[owner]
         at += len(owner)
-    _to_lengths(length, pointer, np.minimum(used * block_size, prompt_tokens))
-    return Content(pointer, source, start, length, np.full(len(prompt_tokens), -1, np.int64))
+    for rows_at in range(0, len(used), ROWS):
+        part = slice(rows_at, rows_at + ROWS)
+        covered = np.minimum(used[part].astype(np.int64) * block_size, prompt_tokens[part])
+        _to_lengths(length, pointer[rows_at : rows_at + ROWS + 1], covered)
+    return Content(pointer, source, start, length, no_outputs(len(prompt_tokens)))
 
 
 def _runs(rows: IdRows, number: Number | None) -> Iterator[tuple[Longs, Longs, Longs]]:
@@ -93,13 +96,16 @@ def _runs(rows: IdRows, number: Number | None) -> Iterator[tuple[Longs, Longs, L
             yield row[begins], ids[begins], within[begins]
 
 
-def _to_lengths(begin: Longs, pointer: Longs, covered: Longs) -> None:
-    """Each segment's beginning in its prompt becomes its length, in place; ``covered``: where a row's last ends."""
+def _to_lengths(begin: Wholes, pointer: Longs, covered: Longs) -> None:
+    """Each segment's beginning in its prompt becomes its length, in place, in the rows of ``pointer``.
+
+    ``covered``: where each row's last segment ends.
+    """
     some = pointer[1:] > pointer[:-1]
     last = pointer[1:][some] - 1
     tail = covered[some] - begin[last]
-    for at in range(0, len(begin) - 1, BATCH):
-        part = slice(at, min(at + BATCH, len(begin) - 1))
+    for at in range(int(pointer[0]), int(pointer[-1]) - 1, BATCH):
+        part = slice(at, min(at + BATCH, int(pointer[-1]) - 1))
         begin[part] = begin[part.start + 1 : part.stop + 1] - begin[part]
     begin[last] = tail
 
@@ -215,7 +221,7 @@ class ContentBuilder:
             _all_of(self._source),
             _all_of(self._start),
             _all_of(self._tokens),
-            np.full(rows, -1, np.int64) if output_source is None else output_source,
+            no_outputs(rows) if output_source is None else output_source,
             self._output_start.taken(),
         )
 
@@ -320,16 +326,6 @@ def merged(parts: list[Content]) -> Content:
         return whole
 
     output = np.where(second.output_source >= 0, second.output_source + shift, first["output_source"])
-    return Content(
-        pointer,
-        column("segment_source", shift),
-        column("segment_start"),
-        column("segment_tokens"),
-        output,
-        second.output_start,
-    )
-
-
-def whole_kind(most: int) -> type[np.signedinteger[Any]]:
-    """The type of whole numbers up to ``most`` in a column of segments: a file may spend two bytes on a segment."""
-    return np.int32 if most < 1 << 31 else np.int64
+    start, tokens = column("segment_start"), column("segment_tokens")
+    source = column("segment_source", shift)  # last: the first content's often takes no room
+    return Content(pointer, source, start, tokens, output, second.output_start)

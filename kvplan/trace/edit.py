@@ -12,7 +12,7 @@ import numpy as np
 from kvplan.errors import InputError
 from kvplan.trace.content import clip, unfolded
 from kvplan.trace.rows import MAX_TOKENS
-from kvplan.trace.trace import Content, Longs, Origin, Trace
+from kvplan.trace.trace import Content, Longs, Origin, Trace, no_outputs
 from kvplan.trace.words import counted
 
 
@@ -207,7 +207,7 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
         content = trace.content
         if content is None:
             empty = np.zeros(0, np.int64)
-            content = Content(np.zeros(len(trace) + 1, np.int64), empty, empty, empty, np.full(len(trace), -1))
+            content = Content(np.zeros(len(trace) + 1, np.int64), empty, empty, empty, no_outputs(len(trace)))
         top = max(int(content.segment_source.max(initial=-1)), int(content.output_source.max(initial=-1)))
         shift = 0 if share else used
         output = np.where(content.output_source >= 0, content.output_source + shift, -1)

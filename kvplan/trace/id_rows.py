@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvplan.trace.trace import Longs
+from kvplan.trace.trace import Longs, Wholes, whole_kind
 
 BATCH = 1 << 16
 """Ids at once; what is computed of them takes some MiB, whatever the file's size."""
+
+ROWS = 1 << 12
+"""Rows at once, where what is computed of them does not depend on how many ids they have."""
 
 Batch = tuple[Longs, Longs, Longs, Longs]
 """(row, place within the row, id, the id before it in its row), one entry an id; -1 before a row's first."""
@@ -73,21 +76,28 @@ class IdRows:
 
     Args:
         ids: the ids of all rows, one row after the other; whole numbers of any type, >= 0.
-        per_row: int64[R], how many of them belong to each row.
-        used: int64[R], only so many of each row's first ids are walked; None: all.
+        per_row: [R], how many of them belong to each row; whole numbers of any type, as all of these are.
+        used: [R], only so many of each row's first ids are walked; None: all.
         order: the rows to walk, in this order; None: all as they stand. ``Batch`` counts rows in this order.
     """
 
-    def __init__(self, ids: NDArray[Any], per_row: Longs, used: Longs | None = None, order: Longs | None = None):
-        starts = np.cumsum(per_row)
+    def __init__(
+        self, ids: NDArray[Any], per_row: Wholes, used: Wholes | None = None, order: Wholes | None = None
+    ) -> None:
+        kind = whole_kind(max(len(ids), len(per_row)))
+        starts = np.cumsum(per_row, dtype=kind)
         starts -= per_row
         counts = per_row if used is None else used
         if order is not None:
             starts, counts = starts[order], counts[order]
         self._ids = ids
-        self._row = np.flatnonzero(counts)  # without empty rows a batch has no more rows than ids
-        self._start, self._count = starts[self._row], counts[self._row]
-        self._end = np.cumsum(self._count)
+        if counts.all():
+            self._row = np.arange(len(counts), dtype=kind)
+            self._start, self._count = starts, counts
+        else:  # without empty rows a batch has no more rows than ids
+            self._row = np.flatnonzero(counts).astype(kind)
+            self._start, self._count = starts[self._row], counts[self._row]
+        self._end = np.cumsum(self._count, dtype=whole_kind(int(self._count.sum(dtype=np.int64))))
 
     def __len__(self) -> int:
         return int(self._end[-1]) if len(self._end) else 0

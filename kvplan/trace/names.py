@@ -51,7 +51,7 @@ class Names:
         Where no row has a name: the rows' numbers, None where each stands in its place. Nothing is kept here.
         """
         if not self._named:
-            return None if chosen is None else chosen.astype(np.int64, copy=False)
+            return chosen
         self._pack()
         done, self._done = self._done, []
         whole = np.concatenate(done)

@@ -14,6 +14,9 @@ SHOWN = 10
 MAX_TOKENS = 2**31 - 1
 """A longer prompt or answer is taken for a broken number: block tables count tokens in 32 bits."""
 
+MAX_BLOCK_SIZE = 1 << 20
+"""Tokens in a block of hash ids: more is taken for a broken number."""
+
 
 class BadRows:
     """Collects the rows that could not be understood.

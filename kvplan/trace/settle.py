@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvplan.trace.block_ids import infer_block_rule, unchained_ids
 from kvplan.trace.content import ContentBuilder, blocks_content, restarts
 from kvplan.trace.id_rows import BATCH
-from kvplan.trace.trace import Content, Doubles, Longs, Trace
+from kvplan.trace.trace import Content, Doubles, Longs, Trace, Wholes
 from kvplan.trace.words import counted
 
 Note = Callable[[str], None]
@@ -66,14 +66,14 @@ def settled_outputs(output: Longs | None, rows: int, assumed: int, note: Note) -
 
 
 def block_content(
-    prompt: Longs,
-    per_row: Longs,
+    prompt: Wholes,
+    per_row: Wholes,
     ids: NDArray[Any],
-    spaces: Longs | None,
+    spaces: Wholes | None,
     given: int | None,
     expected: int | None,
     note: Note,
-    rows: Longs | None = None,
+    rows: Wholes | None = None,
 ) -> tuple[int, Content]:
     """(block size, content) of hash ids.
 

@@ -15,7 +15,23 @@ from kvplan.errors import InputError
 Longs = NDArray[np.int64]
 Wholes = NDArray[np.signedinteger[Any]]
 """int32 where that holds the numbers, else int64."""
+
+
+def whole_kind(most: int) -> type[np.signedinteger[Any]]:
+    """The smaller of int32 and int64 that holds ``most``: files spend two bytes on a block id, six on a row."""
+    return np.int32 if most < 1 << 31 else np.int64
+
+
 Doubles = NDArray[np.float64]
+
+
+def no_outputs(rows: int) -> Longs:
+    """``output_source`` of requests whose outputs no other request can name."""
+    return np.broadcast_to(np.int64(-1), rows)
+
+
+_AT_ONCE = 1 << 12
+"""Rows whose segments are looked at together, so that what is computed of them stays small."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +61,11 @@ class Content:
     def covered_tokens(self) -> Longs:
         """int64[R]: how many of each prompt's first tokens have an identity that others may share."""
         covered = np.zeros(len(self.output_source), np.int64)
-        some = self.segment_ptr[1:] > self.segment_ptr[:-1]
-        if len(self.segment_tokens):
-            covered[some] = np.add.reduceat(self.segment_tokens, self.segment_ptr[:-1][some], dtype=np.int64)
+        some = np.flatnonzero(self.segment_ptr[1:] > self.segment_ptr[:-1])
+        for part in (some[at : at + _AT_ONCE] for at in range(0, len(some), _AT_ONCE)):
+            begin, end = self.segment_ptr[part[0]], self.segment_ptr[part[-1] + 1]
+            tokens = self.segment_tokens[begin:end].astype(np.int64, copy=False)
+            covered[part] = np.add.reduceat(tokens, self.segment_ptr[part] - begin)
         return covered
 
     def take(self, rows: Longs) -> Content:
@@ -144,8 +162,8 @@ class Trace:
         arrival_s: float64[R], seconds, ascending, first >= 0.
         prompt_tokens: int64[R], >= 1.
         output_tokens: int64[R], >= 1.
-        request_id: names (object[R], or NumPy's StringDType, which takes a quarter of the room), or int64[R] for
-            the decimal texts of these numbers, or None for "0", "1", ...; `names` has the texts.
+        request_id: names (object[R], or NumPy's StringDType, which takes a quarter of the room), or int64[R] or
+            int32[R] for the decimal texts of these numbers, or None for "0", "1", ...; `names` has the texts.
         priority: int32[R] (smaller runs first, as vLLM's), or None for all 0.
         session: int64[R], equal for the turns of one conversation, -1 for none; or None.
         n: int32[R], parallel samples; or None for all 1.
@@ -176,7 +194,7 @@ class Trace:
             if column is None:
                 continue
             given = getattr(column, "dtype", None)
-            kept = name == "request_id" and (given == np.int64 or isinstance(given, np.dtypes.StringDType))
+            kept = name == "request_id" and (given in (np.int32, np.int64) or isinstance(given, np.dtypes.StringDType))
             array: NDArray[Any] = np.ascontiguousarray(column, dtype=given if kept else kind)
             if array.shape != (len(self.arrival_s),):
                 raise InputError(f"has shape {array.shape}, the trace {len(self.arrival_s)} rows", field=name)

@@ -8,7 +8,7 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import OPEN_LOOP, Clock
 from kvplan.trace.readers.fields import each, listed, plain
-from kvplan.trace.rows import number, tokens
+from kvplan.trace.rows import MAX_BLOCK_SIZE, number, tokens
 
 
 class WekaSession:
@@ -27,7 +27,7 @@ class WekaSession:
         requests = listed(value.get("requests"), "requests")
         size = value.get("block_size")
         if size is not None:
-            if not 1 <= tokens(size, "block_size") <= 1 << 20:
+            if not 1 <= tokens(size, "block_size") <= MAX_BLOCK_SIZE:
                 raise InputError("is no block size", field="block_size", value=size)
             if self.builder.block_size not in (None, size):
                 raise InputError("differs from the file's other sessions", field="block_size", value=size)

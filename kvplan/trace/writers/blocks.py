@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.trace.sharing import PrefixHits, prefix_hits
-from kvplan.trace.trace import Trace
+from kvplan.trace.trace import Trace, no_outputs
 
 SIZES = (512, 256, 128, 64, 32, 16)
 _KEPT = 0.995
@@ -86,7 +86,7 @@ def kept_share(trace: Trace, size: int) -> float:
 
 def _prompt_hits(trace: Trace) -> PrefixHits:
     assert trace.content is not None
-    unnamed = dataclasses.replace(trace.content, output_source=np.full(len(trace), -1, np.int64))
+    unnamed = dataclasses.replace(trace.content, output_source=no_outputs(len(trace)))
     return prefix_hits(dataclasses.replace(trace, content=unnamed))
 
 
