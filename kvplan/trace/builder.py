@@ -247,13 +247,14 @@ class TraceBuilder:
             raise InputError("has no request with tokens", source=path, line=1)
         if not kept.all():
             arrival, prompt, output = arrival[kept], prompt[kept], output[kept]
+        names = self._names.taken(chosen)
         prompt = prompt.astype(np.int64, copy=False)
         output = output.astype(np.int64, copy=False)
         trace = Trace(
             arrival,
             prompt,
             output if output.all() else np.maximum(output, 1),
-            request_id=self._names.taken(chosen),
+            request_id=names,
             **{name: self._column(name, chosen) for name in self._extra},
             content=content,
             origin=Origin(
@@ -266,7 +267,7 @@ class TraceBuilder:
                 facts=self.facts,
             ),
         )
-        del arrival, prompt, output, kept, chosen
+        del arrival, prompt, output, kept, chosen, names
         if content is None and self.sessions_share and trace.session is not None:
             trace = dataclasses.replace(trace, content=session_content(trace, self.note))
         return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, notes=tuple(self.notes)))

@@ -215,14 +215,14 @@ class ContentBuilder:
         """What was added, in that order; nothing can be added any more."""
         self._last_row, self._total = Column(), Column()
         rows = len(self._output_source)
-        output_source = self._output_source.taken()
+        output_source = self._output_source.taken(narrow=True)
         return Content(
-            _all_of(self._pointer).astype(np.int64, copy=False),
+            _all_of(self._pointer),
             _all_of(self._source),
             _all_of(self._start),
             _all_of(self._tokens),
             no_outputs(rows) if output_source is None else output_source,
-            self._output_start.taken(),
+            self._output_start.taken(narrow=True),
         )
 
 
@@ -274,7 +274,7 @@ def unfolded(content: Content, output_tokens: Longs) -> Content:
         starts.append(start)
         ranges.append((start, start + tokens, own))
     builder = ContentBuilder()
-    renamed = content.output_source.copy()
+    renamed = content.output_source.astype(np.int64)
     renamed[order] = np.arange(first, first + len(order))
     pointer = content.segment_ptr.tolist()
     columns = (content.segment_source, content.segment_start, content.segment_tokens)
@@ -325,7 +325,8 @@ def merged(parts: list[Content]) -> Content:
         whole[~of_first] += shift
         return whole
 
-    output = np.where(second.output_source >= 0, second.output_source + shift, first["output_source"])
+    told = second.output_source.astype(np.int64)
+    output = np.where(told >= 0, told + shift, first["output_source"])
     start, tokens = column("segment_start"), column("segment_tokens")
     source = column("segment_source", shift)  # last: the first content's often takes no room
     return Content(pointer, source, start, tokens, output, second.output_start)

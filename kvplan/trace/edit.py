@@ -210,7 +210,7 @@ def _joined_content(traces: Sequence[Trace], share: bool) -> Content | None:
             content = Content(np.zeros(len(trace) + 1, np.int64), empty, empty, empty, no_outputs(len(trace)))
         top = max(int(content.segment_source.max(initial=-1)), int(content.output_source.max(initial=-1)))
         shift = 0 if share else used
-        output = np.where(content.output_source >= 0, content.output_source + shift, -1)
+        output = np.where(content.output_source >= 0, content.output_source.astype(np.int64) + shift, -1)
         source = content.segment_source.astype(np.int64) + shift
         parts.append(dataclasses.replace(content, segment_source=source, output_source=output))
         used += top + 1

@@ -53,9 +53,12 @@ class Names:
         if not self._named:
             return chosen
         self._pack()
-        done, self._done = self._done, []
-        whole = np.concatenate(done)
-        done.clear()
+        whole, at = np.empty(self._rows, _TEXT), 0
+        done, self._done = self._done[::-1], []
+        while done:
+            part = done.pop()  # it is freed as soon as it is copied
+            whole[at : at + len(part)] = part
+            at += len(part)
         return whole if chosen is None else whole[chosen]
 
     def _pack(self) -> None:

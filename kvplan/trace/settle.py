@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvplan.trace.block_ids import infer_block_rule, unchained_ids
 from kvplan.trace.content import ContentBuilder, blocks_content, restarts
-from kvplan.trace.id_rows import BATCH
+from kvplan.trace.id_rows import ROWS
 from kvplan.trace.trace import Content, Doubles, Longs, Trace, Wholes
 from kvplan.trace.words import counted
 
@@ -99,6 +99,8 @@ def block_content(
 def session_content(trace: Trace, note: Note) -> Content | None:
     """Each turn begins with all of its session's former turn, where it is long enough; None where none is."""
     assert trace.session is not None
+    if np.bincount(trace.session[trace.session >= 0]).max(initial=0) < 2:
+        return None  # no session has a later turn
     builder, later, linked = ContentBuilder(), 0, 0
     columns = (plain_numbers(column) for column in (trace.session, trace.prompt_tokens, trace.output_tokens))
     for session, prompt, output in zip(*columns, strict=True):
@@ -123,5 +125,5 @@ def session_content(trace: Trace, note: Note) -> Content | None:
 
 def plain_numbers(column: Longs) -> Iterator[int]:
     """A column's values as Python's, which take four times the room, a few of them at a time."""
-    for at in range(0, len(column), BATCH):
-        yield from column[at : at + BATCH].tolist()
+    for at in range(0, len(column), ROWS):
+        yield from column[at : at + ROWS].tolist()

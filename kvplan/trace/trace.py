@@ -45,27 +45,28 @@ class Content:
     ``(output_source[r], output_start[r] + i)``, so that a later turn of a session can name its former turn's
     output. A whole session may be one source: each turn then is the beginning of it, prompt and output.
 
-    Shapes: ``segment_ptr`` int64[R + 1]; ``segment_source``, ``segment_start``, ``segment_tokens`` int64[S], or
-    int32[S] where that holds them; ``output_source``, ``output_start`` int64[R]. Sources are any int64 >= 0; -1 in
+    Shapes: ``segment_ptr`` [R + 1]; ``segment_source``, ``segment_start``, ``segment_tokens`` [S]; ``output_source``,
+    ``output_start`` [R]; all int64, or int32 where that holds them. Sources are any numbers >= 0; -1 in
     ``output_source``: unique to the request. ``output_start`` None: 0 for all. Columns are read, never written;
     one of equal values may be a view that repeats one number (stride 0).
     """
 
-    segment_ptr: Longs
+    segment_ptr: Wholes
     segment_source: Wholes
     segment_start: Wholes
     segment_tokens: Wholes
-    output_source: Longs
-    output_start: Longs | None = None
+    output_source: Wholes
+    output_start: Wholes | None = None
 
     def covered_tokens(self) -> Longs:
         """int64[R]: how many of each prompt's first tokens have an identity that others may share."""
         covered = np.zeros(len(self.output_source), np.int64)
-        some = np.flatnonzero(self.segment_ptr[1:] > self.segment_ptr[:-1])
-        for part in (some[at : at + _AT_ONCE] for at in range(0, len(some), _AT_ONCE)):
-            begin, end = self.segment_ptr[part[0]], self.segment_ptr[part[-1] + 1]
-            tokens = self.segment_tokens[begin:end].astype(np.int64, copy=False)
-            covered[part] = np.add.reduceat(tokens, self.segment_ptr[part] - begin)
+        for begin in range(0, len(covered), _AT_ONCE):
+            pointer = self.segment_ptr[begin : begin + _AT_ONCE + 1]
+            some = pointer[1:] > pointer[:-1]
+            if some.any():
+                tokens = self.segment_tokens[pointer[0] : pointer[-1]].astype(np.int64, copy=False)
+                covered[begin : begin + _AT_ONCE][some] = np.add.reduceat(tokens, (pointer[:-1] - pointer[0])[some])
         return covered
 
     def take(self, rows: Longs) -> Content:
@@ -82,7 +83,7 @@ def taken(columns: dict[str, Any], rows: Longs) -> Content:
     counts = (pointer[1:] - pointer[:-1])[rows]
     ends = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
-    begins = pointer[:-1][rows]
+    begins = pointer[:-1][rows].astype(np.int64, copy=False)
     pieces = [
         (slice(int(ends[at]), int(ends[to])), slice(at, to)) for at, to in itertools.pairwise(_shares(ends, 1 << 16))
     ]

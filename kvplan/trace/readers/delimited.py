@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kvplan.errors import InputError
 from kvplan.trace.source import Source
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ def write_parquet(trace: Trace, path: Path | IO[bytes]) -> None:
         pointer = pa.array(content.segment_ptr.astype(np.int32))
         for name in ("segment_source", "segment_start", "segment_tokens"):
             columns[name] = pa.ListArray.from_arrays(pointer, pa.array(getattr(content, name), pa.int64()))
-        columns["output_source"] = pa.array(content.output_source)
+        columns["output_source"] = pa.array(content.output_source, pa.int64())
         if content.output_start is not None:
-            columns["output_start"] = pa.array(content.output_start)
+            columns["output_start"] = pa.array(content.output_start, pa.int64())
     metadata = {"kvplan": "trace"} | (
         {} if trace.origin.block_size is None else {"block_size": str(trace.origin.block_size)}
     )
