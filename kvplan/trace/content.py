@@ -276,11 +276,7 @@ def unfolded(content: Content, output_tokens: Longs) -> Content:
     builder = ContentBuilder()
     renamed = content.output_source.astype(np.int64)
     renamed[order] = np.arange(first, first + len(order))
-    pointer = content.segment_ptr.tolist()
-    columns = (content.segment_source, content.segment_start, content.segment_tokens)
-    for row, output_source in enumerate(renamed.tolist()):
-        part = slice(pointer[row], pointer[row + 1])
-        segments = zip(*(column[part].tolist() for column in columns), strict=True)
+    for (segments, _, _), output_source in zip(content.rows(), renamed.tolist(), strict=True):
         pieces = (piece for segment in segments for piece in _split(segment, *outputs.get(segment[0], ([], []))))
         builder.add(pieces, output_source=output_source)
     return builder.build()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.content import clip, unfolded
+from kvplan.trace.content import ContentBuilder, clip, unfolded
 from kvplan.trace.rows import MAX_TOKENS
 from kvplan.trace.trace import Content, Longs, Origin, Trace, no_outputs
 from kvplan.trace.words import counted
@@ -129,25 +129,24 @@ def _scaled(column: Longs, factor: float | None) -> Longs:
 
 
 def _scaled_content(content: Content, prompts: Longs, factor: float) -> Content:
-    """Places in a source scale with the prompts, so that equal beginnings stay equal beginnings."""
-    start = np.rint(content.segment_start * factor).astype(np.int64)
-    end = np.rint((content.segment_start.astype(np.int64) + content.segment_tokens) * factor).astype(np.int64)
-    length = end - start
-    pointer = [0]
-    rows: list[tuple[int, int, int]] = []
-    source, begin, count = content.segment_source.tolist(), start.tolist(), length.tolist()
-    bounds = content.segment_ptr.tolist()
-    for row, prompt in enumerate(prompts.tolist()):
-        own = range(bounds[row], bounds[row + 1])
-        rows += clip([(source[at], begin[at], count[at]) for at in own if count[at] > 0], prompt)
-        pointer.append(len(rows))
-    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    # The output is no longer the tokens that a later turn repeats when lengths are scaled apart: it keeps its
-    # source, and a later turn holds as much of it as its own scaled segment says.
-    source_, start_, tokens = (np.ascontiguousarray(table[:, column]) for column in range(3))
-    output = content.output_start
-    scaled = None if output is None else np.rint(output * factor).astype(np.int64)
-    return Content(np.array(pointer, dtype=np.int64), source_, start_, tokens, content.output_source, scaled)
+    """Places in a source scale with the prompts, so that equal beginnings stay equal beginnings.
+
+    The output is no longer the tokens that a later turn repeats when lengths are scaled apart: it keeps its source,
+    and a later turn holds as much of it as its own scaled segment says.
+    """
+
+    def place(at: int) -> int:
+        return round(at * factor)
+
+    builder = ContentBuilder()
+    for (segments, output, begins), prompt in zip(content.rows(), prompts.tolist(), strict=True):
+        scaled = [
+            (source, place(start), length)
+            for source, start, count in segments
+            if (length := place(start + count) - place(start)) > 0
+        ]
+        builder.add(clip(scaled, prompt), output_source=output, output_start=place(begins))
+    return builder.build()
 
 
 def merge(traces: Sequence[Trace], *, share: bool = False) -> Trace:

@@ -31,24 +31,13 @@ def prefix_hits(trace: Trace) -> PrefixHits:
     content = trace.content
     if content is None:
         return PrefixHits(tokens, last_row)
-    pointer = content.segment_ptr.tolist()
-    segments = list(
-        zip(
-            content.segment_source.tolist(),
-            content.segment_start.tolist(),
-            content.segment_tokens.tolist(),
-            strict=True,
-        )
-    )
-    whole = (content.covered_tokens() == trace.prompt_tokens).tolist()
-    outputs, output_tokens = content.output_source.tolist(), trace.output_tokens.tolist()
-    starts = [0] * rows if content.output_start is None else content.output_start.tolist()
+    whole = content.covered_tokens() == trace.prompt_tokens
     root: dict[tuple[int, int], list[Any]] = {}
-    for row in range(rows):
-        hit, last, node = _walk(root, segments[pointer[row] : pointer[row + 1]], row)
+    for row, (segments, source, start) in enumerate(content.rows()):
+        hit, last, node = _walk(root, segments, row)
         tokens[row], last_row[row] = hit, last
-        if whole[row] and outputs[row] >= 0:
-            _walk(node, [(outputs[row], starts[row], output_tokens[row])], row)
+        if source >= 0 and whole[row]:
+            _walk(node, [(source, start, int(trace.output_tokens[row]))], row)
     return PrefixHits(tokens, last_row)
 
 

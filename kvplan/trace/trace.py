@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,6 +68,22 @@ class Content:
                 tokens = self.segment_tokens[pointer[0] : pointer[-1]].astype(np.int64, copy=False)
                 covered[begin : begin + _AT_ONCE][some] = np.add.reduceat(tokens, (pointer[:-1] - pointer[0])[some])
         return covered
+
+    def rows(self) -> Iterator[tuple[list[tuple[int, int, int]], int, int]]:
+        """(segments, output source, output start) of each request as Python's numbers, some rows at a time."""
+        columns = (self.segment_source, self.segment_start, self.segment_tokens)
+        for begin in range(0, len(self.output_source), _AT_ONCE):
+            pointer = self.segment_ptr[begin : begin + _AT_ONCE + 1].tolist()
+            part = slice(pointer[0], pointer[-1])
+            segments = list(zip(*(column[part].tolist() for column in columns), strict=True))
+            sources = self.output_source[begin : begin + _AT_ONCE].tolist()
+            starts = (
+                itertools.repeat(0)
+                if self.output_start is None
+                else self.output_start[begin : begin + _AT_ONCE].tolist()
+            )
+            for row, (source, start) in enumerate(zip(sources, starts, strict=False)):
+                yield segments[pointer[row] - pointer[0] : pointer[row + 1] - pointer[0]], source, start
 
     def take(self, rows: Longs) -> Content:
         """The content of ``rows`` (indices, any order, repeats allowed). Sources keep their meaning."""

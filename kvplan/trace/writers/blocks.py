@@ -24,14 +24,11 @@ def block_ids(trace: Trace, block_size: int) -> list[list[int]]:
     assert content is not None
     known: dict[Any, int] = {}
     count = 0
-    pointer = content.segment_ptr.tolist()
-    columns = (content.segment_source, content.segment_start, content.segment_tokens)
-    segments = list(zip(*(column.tolist() for column in columns), strict=True))
     rows = []
-    for row, prompt in enumerate(trace.prompt_tokens.tolist()):
+    for (segments, _, _), prompt in zip(content.rows(), trace.prompt_tokens.tolist(), strict=True):
         ids: list[int] = []
         parent = -1
-        for pieces in _blocks(segments[pointer[row] : pointer[row + 1]], prompt, block_size):
+        for pieces in _blocks(segments, prompt, block_size):
             key = None if pieces is None else (parent, *pieces)
             found = None if key is None else known.get(key)
             if found is None:

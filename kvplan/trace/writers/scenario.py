@@ -17,7 +17,7 @@ def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
     A session alone would be read as turns that repeat each other: where the trace knows of no sharing, an empty
     ``content`` says so.
     """
-    content = trace.content
+    told = None if trace.content is None else trace.content.rows()
     file.write("requests:\n")
     for row, (arrival, prompt, output) in enumerate(
         zip(trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
@@ -31,15 +31,10 @@ def scenario_yaml(trace: Trace, file: IO[str], block_size: int) -> None:
             column = getattr(trace, name)
             if column is not None and column[row] != default:
                 request[name] = int(column[row])
-        if content is not None:
-            own = slice(int(content.segment_ptr[row]), int(content.segment_ptr[row + 1]))
-            columns = (content.segment_source, content.segment_start, content.segment_tokens)
-            request["content"] = [
-                list(part) for part in zip(*(column[own].tolist() for column in columns), strict=True)
-            ]
-            if content.output_source[row] >= 0:
-                source, start = int(content.output_source[row]), content.output_start
-                begins = 0 if start is None else int(start[row])
+        if told is not None:
+            segments, source, begins = next(told)
+            request["content"] = [list(part) for part in segments]
+            if source >= 0:
                 request["output_content"] = [source, begins] if begins else source
         elif trace.session is not None:
             request["content"] = []
