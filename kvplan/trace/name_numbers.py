@@ -81,6 +81,8 @@ class NameNumbers:
 
     def _grow(self) -> None:
         places = max(_LEAST_PLACES, 2 * len(self._places))
+        while 3 * len(self._hashes) > 2 * places:
+            places *= 2
         self._at.release()
         self._places = np.zeros(places, np.int32)  # the old ones are given back first
         self._at = self._places.data
