@@ -110,7 +110,7 @@ class TraceBuilder:
             answer = self.assumed_output if output is None else output
             self._named_content().turn(session, prompt, answer, shared=min(history, prompt))
         elif segments is not None:
-            source, start = (-1, 0) if told is None else told
+            source, start = told or (-1, 0)
             self._named_content().add(clip(segments, prompt), output_source=source, output_start=start)
         elif self._content is not None:
             self._content.add(())
