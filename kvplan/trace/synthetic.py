@@ -14,6 +14,7 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.arrivals import arrivals
+from kvplan.trace.builder import MOST_ASKED_FOR
 from kvplan.trace.content import ContentBuilder, Segment
 from kvplan.trace.distribution import Distribution, distribution
 from kvplan.trace.reuse import drawn_content
@@ -33,10 +34,11 @@ KEYS = (
     "sessions",
     "n",
 )
+_AT_ONCE = 1 << 12
 _STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
 
 
-def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
+def synthesize(spec: Mapping[str, Any], seed: int | None = None, *, most: int | None = None) -> Trace:
     """The trace that ``spec`` describes.
 
     Args:
@@ -57,16 +59,17 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
               history, and ``arrivals`` are those of first turns at ``rate / mean turns``.
             - ``n``: parallel samples, a distribution.
         seed: overrides ``spec["seed"]`` (0).
+        most: draw no more requests than these, and note it, for a description that nobody may have looked at.
 
     Raises:
-        InputError: an unknown key, a missing or an impossible value.
+        InputError: an unknown key, a missing or an impossible value, more requests than ``MOST_ASKED_FOR``.
     """
     if not isinstance(spec, Mapping):
         raise InputError("must be a mapping", field="synthetic", value=spec)
     for key in spec:
         if key not in KEYS:
             raise InputError("is not a key here", field=f"synthetic.{key}", hint=", ".join(KEYS))
-    count = small(spec.get("requests"), "synthetic.requests", 1)
+    count, notes = _count(spec, most)
     seed = small(spec.get("seed", 0) if seed is None else seed, "synthetic.seed", 0)
     random = {name: np.random.default_rng([seed, index]) for index, name in enumerate(_STREAMS)}
     if "reuse" in spec and "sessions" in spec:
@@ -78,15 +81,25 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
     if "n" in spec:
         columns["n"] = _whole(distribution(spec["n"], "synthetic.n"), random["n"].random(count))
     if "sessions" in spec:
-        return _with_sessions(spec, prompt, output, columns, random, seed)
+        return _with_sessions(spec, prompt, output, columns, random, _origin(seed, notes))
     arrival = arrivals(spec.get("arrivals"), "synthetic.arrivals").times(count, random["arrivals"])
     heads = _prefix_of(spec, prompt, random["prefixes"])
     content = drawn_content(spec, arrival, prompt, output, heads, random["reuse"])
-    return Trace(arrival, prompt, output, **columns, content=content, origin=_origin(seed))
+    return Trace(arrival, prompt, output, **columns, content=content, origin=_origin(seed, notes))
 
 
-def _origin(seed: int) -> Origin:
-    return Origin("<synthetic>", "synthetic", (f"drawn with seed {seed}",))
+def _count(spec: Mapping[str, Any], most: int | None) -> tuple[int, tuple[str, ...]]:
+    """(how many requests to draw, what to say of it)"""
+    count = small(spec.get("requests"), "synthetic.requests", 1)
+    if most is not None and count > most:
+        return most, (f"{most:,} of {count:,} requests drawn (--limit draws up to {MOST_ASKED_FOR:,})",)
+    if count > MOST_ASKED_FOR:
+        raise InputError(f"is more than {MOST_ASKED_FOR:,} requests", field="synthetic.requests", value=count)
+    return count, ()
+
+
+def _origin(seed: int, notes: tuple[str, ...]) -> Origin:
+    return Origin("<synthetic>", "synthetic", (f"drawn with seed {seed}", *notes))
 
 
 def _whole(values: Distribution, ranks: Doubles) -> Longs:
@@ -112,7 +125,10 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
     rows = joint.sum(axis=1, keepdims=True)
     given_prompt = np.cumsum(np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1)
     part = np.minimum((ranks * size).astype(np.int64), size - 1)
-    column = (random.random(count)[:, None] > given_prompt[part, :-1]).sum(axis=1)
+    drawn, column = random.random(count), np.empty(count, np.int64)
+    for at in range(0, count, _AT_ONCE):  # a comparison with a row of the matrix each
+        some = slice(at, at + _AT_ONCE)
+        column[some] = (drawn[some, None] > given_prompt[part[some], :-1]).sum(axis=1)
     return _whole(prompt, ranks), _whole(output, _spread(column, random))
 
 
@@ -176,7 +192,7 @@ def _with_sessions(
     output: Longs,
     columns: dict[str, Any],
     random: dict[str, Any],
-    seed: int,
+    origin: Origin,
 ) -> Trace:
     """Conversations: turns in order, each prompt the whole history and what the turn adds."""
     sessions = spec["sessions"]
@@ -219,5 +235,5 @@ def _with_sessions(
         session=session[order],
         **{name: column[order] for name, column in columns.items()},
         content=builder.build().take(order),
-        origin=_origin(seed),
+        origin=origin,
     )
