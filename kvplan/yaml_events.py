@@ -24,6 +24,9 @@ _TAG_DIRECTIVE = re.compile(rb"^%TAG", re.MULTILINE)
 _MOST_TAG_DIRECTIVES = 64
 """Each is compared with all before it: a few megabytes of them take hours."""
 
+MOST_NESTED = 100
+"""Lists and mappings within one another: each makes every token within take longer, and Python's stack deeper."""
+
 
 class YamlEvents:
     """The events of a text with one document. A context: it frees the parser.
@@ -79,6 +82,8 @@ class YamlEvents:
         while True:
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
+                if depth > MOST_NESTED:
+                    raise self.nested(event)
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             elif isinstance(event, yaml.AliasEvent):
@@ -95,6 +100,10 @@ class YamlEvents:
     def alias(self, event: Any) -> InputError:
         """The error to raise where aliases, a few of which can stand for any number of values, are not followed."""
         return self.error(event, "has an alias, which kvplan does not follow")
+
+    def nested(self, event: Any) -> InputError:
+        """The error to raise beyond ``MOST_NESTED``."""
+        return self.error(event, "is nested too deeply")
 
     def _refusal(self, error: Exception) -> InputError:
         if isinstance(error, yaml.MarkedYAMLError):
@@ -120,12 +129,14 @@ class _Guarded:
         self._line = 1
         self._directives = 0
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = _BLOCK, /) -> bytes:
         block = self._stream.read(max(size, _BLOCK))
         for found in _TAG_DIRECTIVE.finditer(block):
             self._directives += 1
             if self._directives > _MOST_TAG_DIRECTIVES:
                 line = self._line + block.count(b"\n", 0, found.start())
-                raise InputError(f"has more than {_MOST_TAG_DIRECTIVES} %TAG directives", source=self._source, line=line)
+                raise InputError(
+                    f"has more than {_MOST_TAG_DIRECTIVES} %TAG directives", source=self._source, line=line
+                )
         self._line += block.count(b"\n")
         return block

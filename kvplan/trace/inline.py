@@ -96,8 +96,8 @@ class InlineBuilder:
         self._prompt.append(row.prompt)
         self._output.append(row.output)
         self._lines.append(line or 0)
-        for name, column in self._small.items():
-            column.append(getattr(row, name))
+        for key, column in self._small.items():
+            column.append(getattr(row, key))
         self._session.append(-1 if row.session is None else self._session_number(row.session))
         name, tokens = (None, 0) if row.prefix is None else row.prefix
         self._prefix.append(-1 if row.prefix is None else self._prefixes.number(name))
@@ -217,9 +217,9 @@ class InlineBuilder:
             np.frombuffer(self._output, np.intc),
             np.broadcast_to(-1, rows) if session is None else session,
         ]
-        for column in (self._prefix, self._prefix_tokens):
+        for column, default in ((self._prefix, -1), (self._prefix_tokens, 0)):
             values = column.taken()
-            columns.append(np.broadcast_to(column.default, rows) if values is None else values)
+            columns.append(np.broadcast_to(default, rows) if values is None else values)
         for at in range(0, rows, _AT_ONCE):
             part = np.arange(at, min(at + _AT_ONCE, rows)) if order is None else order[at : at + _AT_ONCE]
             yield from zip(part.tolist(), *(column[part].tolist() for column in columns), strict=True)

@@ -11,7 +11,7 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from kvplan.errors import InputError
-from kvplan.yaml_events import YamlEvents
+from kvplan.yaml_events import MOST_NESTED, YamlEvents
 
 MOST_NODES = 200_000
 """Scalars, lists and mappings in one value: each takes up to two hundred bytes, its text aside."""
@@ -46,10 +46,7 @@ class YamlValues:
     def value(self, event: Any) -> Any:
         """What ``event`` begins."""
         self._room = MOST_NODES
-        try:
-            return self._value(event)
-        except RecursionError:
-            raise self._events.error(event, "is nested too deeply") from None
+        return self._value(event, 0)
 
     def key(self, event: Any) -> Any:
         """The key that ``event`` begins, where ``<<`` is refused."""
@@ -63,41 +60,44 @@ class YamlValues:
         if event.tag not in (None, "!", _CORE + kind):
             raise self._events.error(event, "has a tag that kvplan does not follow", value=event.tag)
 
-    def _value(self, event: Any) -> Any:
+    def _value(self, event: Any, depth: int) -> Any:
+        """``depth``: lists and mappings that it stands in."""
         self._spend(event, 1)
         kind = type(event)
         if kind is yaml.ScalarEvent:
             return self._scalar(event)
+        if depth >= MOST_NESTED:
+            raise self._events.nested(event)
         if kind is yaml.SequenceStartEvent:
             self.check_tag(event, "seq")
             items = []
             while type(event := self._next()) is not yaml.SequenceEndEvent:
-                items.append(self._value(event))
+                items.append(self._value(event, depth + 1))
             return items
         if kind is yaml.MappingStartEvent:
             self.check_tag(event, "map")
-            return self._mapping()
+            return self._mapping(depth + 1)
         raise self._events.alias(event)
 
-    def _mapping(self) -> dict[Any, Any]:
+    def _mapping(self, depth: int) -> dict[Any, Any]:
         own: dict[Any, Any] = {}
         base: list[tuple[Any, Any]] = []
         while type(event := self._next()) is not yaml.MappingEndEvent:
             tag = _tag_of_key(event)
             if tag == _MERGE:
-                base += self._merged(self._next())
+                base += self._merged(self._next(), depth)
                 continue
-            key = event.value if tag == _VALUE else self._value(event)
-            value = self._value(self._next())
+            key = event.value if tag == _VALUE else self._value(event, depth)
+            value = self._value(self._next(), depth)
             try:
                 own[key] = value
             except TypeError:
                 raise self._events.error(event, "is not YAML: found unhashable key") from None
         return {**dict(base), **own} if base else own
 
-    def _merged(self, event: Any) -> list[tuple[Any, Any]]:
+    def _merged(self, event: Any, depth: int) -> list[tuple[Any, Any]]:
         """The entries that ``<<:`` brings: a mapping's, or those of several, of which the first wins."""
-        value = self._value(event)
+        value = self._value(event, depth)
         bases = value[::-1] if isinstance(value, list) else [value]
         if not all(isinstance(base, dict) for base in bases):
             raise self._events.error(event, "is not YAML: expected a mapping or list of mappings for merging")
@@ -118,7 +118,7 @@ class YamlValues:
         if self._room < 0:
             raise self._events.error(
                 event,
-                f"is part of a value that is too large for YAML: more than {MOST_NODES:,} numbers and names",
+                "is part of a value that is too large for YAML",
                 hint="write the requests as CSV, JSON Lines or Parquet",
             )
 

@@ -92,9 +92,7 @@ def _from_events(source: Source, seed: int | None, limit: int | None) -> Trace:
         ) from None
 
 
-def _parts(
-    events: YamlEvents, values: YamlValues, limit: int | None
-) -> tuple[InlineBuilder | None, Any, int | None]:
+def _parts(events: YamlEvents, values: YamlValues, limit: int | None) -> tuple[InlineBuilder | None, Any, int | None]:
     """(requests, workload, its line); requests are None where there are none, or null."""
     import yaml  # only for this one format
 
