@@ -7,6 +7,7 @@ rate does not change the lengths.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 from kvplan.errors import InputError
 from kvplan.trace.arrivals import arrivals
 from kvplan.trace.builder import MOST_ASKED_FOR
-from kvplan.trace.content import ContentBuilder, Segment
+from kvplan.trace.content import ContentBuilder
 from kvplan.trace.distribution import Distribution, distribution
-from kvplan.trace.reuse import drawn_content
+from kvplan.trace.reuse import Heads, drawn_content
 from kvplan.trace.rows import MAX_TOKENS, small
+from kvplan.trace.settle import plain_numbers
 from kvplan.trace.trace import Doubles, Longs, Origin, Trace
 
 KEYS = (
@@ -162,7 +164,7 @@ def _spread(key: Any, random: np.random.Generator) -> Doubles:
     return ranks
 
 
-def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> list[list[Segment]] | None:
+def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> Heads | None:
     """The common beginning of each request: one prefix or none, drawn by the prefixes' shares."""
     prefixes = spec.get("prefixes")
     if prefixes is None:
@@ -178,12 +180,8 @@ def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generat
         shares.append(distribution(prefix["share"], f"{field}.share").mean)
     if min(shares, default=0) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError("shares must be >= 0 and sum to at most 1", field="synthetic.prefixes", value=shares)
-    drawn = np.searchsorted(np.cumsum(shares), random.random(len(prompt)), side="right").tolist()
-    private = 2 * len(prompt)
-    return [
-        [] if which >= len(sizes) else [(private + which, 0, min(sizes[which], longest))]
-        for which, longest in zip(drawn, prompt.tolist(), strict=True)
-    ]
+    drawn = np.searchsorted(np.cumsum(shares), random.random(len(prompt)), side="right")
+    return Heads(array("i", drawn.astype(np.intc).tobytes()), sizes, first_source=2 * len(prompt))
 
 
 def _with_sessions(
@@ -220,10 +218,10 @@ def _with_sessions(
     heads = _prefix_of(spec, added, random["prefixes"])
     prompt = np.empty(count, np.int64)
     # Turn order within a session is time order, so content may be built before sorting by arrival.
-    for row, (name, new, answer) in enumerate(zip(session.tolist(), added.tolist(), output.tolist(), strict=True)):
+    for row, (name, new, answer) in enumerate(zip(*map(plain_numbers, (session, added, output)), strict=True)):
         history = builder.history_tokens(name)
         prompt[row] = history + new
-        head = [] if heads is None or history else heads[row]
+        head = [] if heads is None or history else heads.of(row, new)
         builder.turn(name, history + new, answer, shared=history or new, head=head)
     order = np.argsort(arrival, kind="stable")
     if prompt.max() > MAX_TOKENS:
