@@ -62,10 +62,9 @@ class _Segments:
         return [(source[at], start[at], tokens[at]) for at in own]
 
     def content(self, output_source: Longs) -> Content:
-        source, start, tokens = (column.taken(narrow=True) for column in self._columns)
-        pointer = self._pointer.taken()
-        assert pointer is not None and source is not None and start is not None and tokens is not None, "no defaults"
-        return Content(pointer, source, start, tokens, output_source)
+        pointer: Any = self._pointer.taken()
+        columns: list[Any] = [column.taken(narrow=True) for column in self._columns]
+        return Content(pointer, columns[0], columns[1], columns[2], output_source)
 
 
 def drawn_content(
