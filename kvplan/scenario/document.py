@@ -180,7 +180,17 @@ def _checked_json(data: bytes, source: str) -> bytes:
         raise InputError(f"is not JSON: {error.msg}", source=source, line=error.lineno, column=error.colno) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", source=source, line=1) from error
-    return _JSON_ESCAPE.sub(_unescaped, data.replace(b"\t", b" "))
+    return _without_surrogates(data.replace(b"\t", b" "))
+
+
+def _without_surrogates(data: bytes) -> bytes:
+    # re.sub would hold the parts between millions of escapes, each an object of its own.
+    written, at = bytearray(), 0
+    for match in _JSON_ESCAPE.finditer(data):
+        written += data[at : match.start()]
+        written += _unescaped(match)
+        at = match.end()
+    return bytes(written + data[at:]) if at else data
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from kvplan.yaml_events import MOST_NESTED, YamlEvents
 Key = str | int
 Path = tuple[Key, ...]
 
-MOST_NODES = 50_000
+MOST_NODES = 40_000
 """Scalars, lists and mappings of a document, its long lists aside: with its value each takes up to half a kilobyte,
 and a kilobyte more where it is wrong."""
 

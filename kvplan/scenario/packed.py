@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, overload
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 
 class PackedList(Sequence[Any]):
     """Values that JSON knows, each packed as such and unpacked when it is asked for.
@@ -21,7 +23,7 @@ class PackedList(Sequence[Any]):
 
     def append(self, value: Any, line: int) -> None:
         """Add a value at the end."""
-        self._texts += json.dumps(value, separators=(",", ":")).encode()
+        self._texts += _ENCODER.encode(value).encode()
         self._ends.append(len(self._texts))
         self.lines.append(line)
 
