@@ -42,7 +42,7 @@ SHAPES = {
     "variants.yaml": (DEPLOYMENT + "variants: [" + "{}," * 9 * COUNT + "]\n", "too large for a scenario"),
     "key.json": (JSON + '"x": [' + "[]," * 9 * COUNT + "1]}", "too large for a scenario"),
     "name.yaml": (DEPLOYMENT + "name: '" + "a" * 30 * COUNT + "\U0001f600'\n", "too large for a scenario"),
-    "escapes.json": (JSON + '"name": "' + SMILE * 2 * COUNT + '"}', "nothing is asked of the model"),
+    "escapes.json": (JSON + '"name": "' + SMILE * 3 * COUNT + '"}', "nothing is asked of the model"),
 }
 
 

@@ -34,7 +34,7 @@ DENSE = {
     "flow": lambda: filled("requests: [", same("{prompt: 1,output: 1},"), "]"),
     "block": lambda: filled("requests:\n", same("- prompt: 1\n  output: 1\n")),
     "JSON lines": lambda: filled("requests:\n", same('  - {"prompt":1,"output":1}\n')),
-    "out of order": lambda: filled("requests:\n", same("- {prompt: 1,output: 1,arrival: 1}\n- {prompt: 1,output: 1}\n")),
+    "unsorted": lambda: filled("requests:\n", same("- {prompt: 1,output: 1,arrival: 1}\n- {prompt: 1,output: 1}\n")),
     "sessions": lambda: filled("requests:\n", numbered("- {{prompt: 1, output: 1, session: {}}}\n")),
     "prefixes": lambda: filled("requests:\n", numbered("- {{prompt: 1, output: 1, prefix: {{id: a{}, tokens: 1}}}}\n")),
     "names": lambda: filled("requests:\n", numbered('  - {{"prompt":1,"output":1,"id":"{}"}}\n')),
