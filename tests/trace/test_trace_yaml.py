@@ -27,13 +27,13 @@ SCALARS = [
     *("!!python/none ''", "&a 5", "!!seq 5", "!!set 5"),
 ]  # fmt: skip
 KEYS = st.sampled_from(
-    ["prompt", "output", "id", "'quoted'", "5", "1.0", "1", "true", "<<", "=", "'<<'", "~", "!!str 1"]
+    ["prompt", "output", "id", "'quoted'", "5", "1.0", "1", "true", "<<", "=", "'<<'", "~", "!!str ab"]
 )
 FLOW = st.recursive(
     st.sampled_from(SCALARS),
     lambda inner: (
         st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
-        | st.lists(st.tuples(KEYS, inner), max_size=3).map(
+        | st.lists(st.tuples(KEYS, inner), max_size=3, unique_by=lambda pair: pair[0]).map(
             lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
         )
     ),
@@ -42,7 +42,7 @@ FLOW = st.recursive(
 BLOCK_SCALARS = st.sampled_from(
     ["|\n      a\n       b\n", ">\n      a\n      b\n\n      c\n", "|-\n      1\n", ">+\n      x\n\n"]
 )
-ENTRIES = st.lists(st.tuples(KEYS, FLOW | BLOCK_SCALARS), min_size=1, max_size=4)
+ENTRIES = st.lists(st.tuples(KEYS, FLOW | BLOCK_SCALARS), min_size=1, max_size=4, unique_by=lambda pair: pair[0])
 ITEMS = FLOW.map(lambda text: f"  - {text}\n") | ENTRIES.map(
     lambda pairs: "  - " + "    ".join(f"{key}: {value.rstrip(' ')}\n" for key, value in pairs)
 )
@@ -62,11 +62,12 @@ def values(text: str):
 
 @RELAXED
 @given(DOCUMENTS)
-@example("requests:\n  - {b: 3, <<: {a: 1, b: 2, b: 4}}\n  - {<<: {<<: {a: 1}, a: 2}}\n")
+@example("requests:\n  - {a: 1, b: 2, a: 3, 'a': 4}\n")
+@example("requests:\n  - {b: 3, <<: {a: 1, b: 2}}\n  - {<<: {<<: {a: 1}, a: 2}}\n")
 @example("requests:\n  - {<<: 5}\n")
 @example("requests:\n  - {[1, 2]: 5}\n")
 def test_values_are_those_of_pyyaml(text):
-    assume(text.count("<<:") < 2 and "<<: [" not in text)  # its releases differ in which of several wins
+    assume(text.count("<<:") < 2 and "<<: [" not in text)  # its releases differ in which of several equal keys wins
     assume(text.count("&a") < 2)  # an anchor that nobody refers to is nothing
     try:
         expected = yaml.safe_load(text)
