@@ -14,7 +14,7 @@ from kvplan.trace.column import Column
 from kvplan.trace.content import Segment, clip
 from kvplan.trace.distribution import Distribution, distribution
 from kvplan.trace.settle import plain_numbers
-from kvplan.trace.trace import Content, Doubles, Longs
+from kvplan.trace.trace import Content, Doubles, Longs, whole_kind
 
 _SEARCHED = 256
 """How far around the wanted moment a request that is long enough is looked for."""
@@ -61,10 +61,14 @@ class _Segments:
         own = range(self._pointer[row], self._pointer[row + 1])
         return [(source[at], start[at], tokens[at]) for at in own]
 
-    def content(self, output_source: Longs) -> Content:
-        pointer: Any = self._pointer.taken()
+    def content(self) -> Content:
+        """All of it; row r's output is the source 2 r + 1."""
+        rows = len(self._pointer) - 1
+        pointer: Any = self._pointer.taken(narrow=True)
         columns: list[Any] = [column.taken(narrow=True) for column in self._columns]
-        return Content(pointer, columns[0], columns[1], columns[2], output_source)
+        return Content(
+            pointer, columns[0], columns[1], columns[2], np.arange(1, 2 * rows, 2, dtype=whole_kind(2 * rows))
+        )
 
 
 def drawn_content(
@@ -90,7 +94,7 @@ def drawn_content(
             head = clip([*segments[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared)
         rest = length - sum(tokens for _, _, tokens in head)
         segments.append([*head, (2 * row, 0, rest)] if rest else head)
-    return segments.content(2 * np.arange(count) + 1)
+    return segments.content()
 
 
 def _reuse(
