@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path as FilePath
 from typing import Any
 
-import yaml
-
 from kvplan.errors import InputError
+from kvplan.scenario.json_text import check_json
+from kvplan.scenario.nodes import MERGE, Composer, Item, Key, Node, Path
+from kvplan.scenario.packed import PackedList
 from kvplan.scenario.scalars import plain_scalar
+from kvplan.yaml_events import YamlEvents
 
-Key = str | int
 Position = tuple[int, int]
 """Line and column, both from 1."""
 
@@ -22,49 +23,90 @@ LARGEST_DOCUMENT_BYTES = 64 << 20
 MOST_NODES_BY_ALIAS = 100_000
 """What ``*aliases`` may expand to, in all: nine lines of nested aliases otherwise make a billion nodes."""
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE_TAGS = {
     f"tag:yaml.org,2002:{kind}"
     for kind in ("null", "bool", "int", "float", "str", "timestamp", "map", "seq", "merge", "value")
 }
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _JSON_ESCAPE = re.compile(
-    r"\\\\|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+    rb"\\\\|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-_PLAIN_STYLES = (None, "")
 
 
-@dataclass(frozen=True)
 class Document:
-    """``value``: dicts with text keys, lists and scalars. ``source``: the file's name, for messages."""
+    """``value``: dicts with text keys, lists and scalars. ``source``: the file's name, for messages.
 
-    source: str
-    value: Any
-    root: yaml.Node | None = None
+    Of long lists, which are found as `PackedList`, only the lines are known; where else something in them stands is
+    read again.
+    """
 
-    def position(self, path: tuple[Key, ...], *, at_key: bool = False) -> Position | None:
+    def __init__(self, source: str, value: Any, root: Node | None = None, again: _Again | None = None) -> None:
+        self.source = source
+        self.value = value
+        self._root = root
+        self._again = again
+
+    def position(self, path: Path, *, at_key: bool = False) -> Position | None:
         """Where the value at ``path`` stands, or its key; the deepest part of the path that exists.
 
         None where the document has no marks (built in Python).
         """
-        node, key = self.root, None
-        for step in path:
-            found = _child(node, step)
+        node, key = self._root, None
+        for place, step in enumerate(path):
+            found = self._child(node, path[:place], step)
             if found is None:
                 return _mark(node)
             key, node = found
         return _mark(key if at_key and key is not None else node)
 
-    def __contains__(self, path: tuple[Key, ...]) -> bool:
-        node = self.root
+    def lines(self, path: Path) -> Sequence[int] | None:
+        """The line of each item of the long list at ``path``; None where there is no such one."""
+        value = self.value
         for step in path:
-            found = _child(node, step)
+            value = value.get(step) if isinstance(value, dict) else None
+        return value.lines if isinstance(value, PackedList) else None
+
+    def __contains__(self, path: Path) -> bool:
+        node = self._root
+        for place, step in enumerate(path):
+            found = self._child(node, path[:place], step)
             if found is None:
                 return False
             node = found[1]
         return node is not None
 
+    def _child(self, node: Node | None, path: Path, step: Key) -> tuple[Node | None, Node] | None:
+        """The (key, value) nodes at ``step`` of the node at ``path``; own keys before merged ones."""
+        if node is None or not isinstance(node.value, PackedList):
+            return _child(node, step)
+        if self._again is None or not isinstance(step, int) or not step < len(node.value):
+            return None
+        return None, self._again.item(path, step)
 
-def read_document(path: Path, *, name: str | None = None) -> Document:
+
+class _Again:
+    """The items of a document's long lists, read once more, for those few whose place in the file is asked for."""
+
+    def __init__(self, data: bytes, source: str, lists: tuple[Path, ...]) -> None:
+        self._data, self._source, self._lists = data, source, lists
+        self._last: Item | None = None
+        self._rest: Iterator[Item] = iter(())
+
+    def item(self, path: Path, place: int) -> Node:
+        """The item's node. Whoever asks for items in the order of the file has it read once."""
+        if self._last is None or (self._last.path, self._last.place) != (path, place):
+            after = self._last is not None and self._last.path == path and self._last.place < place
+            if not after:
+                self._rest = self._all()
+            self._last = next(item for item in self._rest if (item.path, item.place) == (path, place))
+        return self._last.node
+
+    def _all(self) -> Iterator[Item]:
+        with _events(self._data, self._source) as events:
+            yield from Composer(events, self._lists).items()
+
+
+def read_document(path: FilePath, *, name: str | None = None, lists: tuple[Path, ...] = ()) -> Document:
     """Read a YAML file, or a JSON file where the name ends in ``.json``.
 
     Raises:
@@ -76,14 +118,18 @@ def read_document(path: Path, *, name: str | None = None) -> Document:
             data = file.read(LARGEST_DOCUMENT_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", source=source) from error
-    return parse_document(data, source=source, is_json=path.suffix.lower() == ".json")
+    return parse_document(data, source=source, is_json=path.suffix.lower() == ".json", lists=lists)
 
 
-def parse_document(data: bytes, *, source: str, is_json: bool = False) -> Document:
+def parse_document(data: bytes, *, source: str, is_json: bool = False, lists: tuple[Path, ...] = ()) -> Document:
     """Parse YAML (or JSON) bytes.
 
+    Args:
+        lists: the paths of lists that may be long; they become `PackedList`.
+
     Raises:
-        InputError: a syntax error, a duplicate key, a tag, a cycle, an alias bomb; with line and column.
+        InputError: a syntax error, a duplicate key, a tag, a cycle, an alias bomb, more than ``MOST_NODES`` beside
+            the items of ``lists`` or in one of them; with line and column.
     """
     if len(data) > LARGEST_DOCUMENT_BYTES:
         raise InputError(
@@ -91,48 +137,68 @@ def parse_document(data: bytes, *, source: str, is_json: bool = False) -> Docume
             source=source,
             hint="keep the requests in a trace file and name it under workload.file",
         )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8 text", source=source, line=line, column=1) from error
     if is_json:
-        text = _checked_json(text, source)
-    try:
-        root = yaml.compose(text, Loader=_LOADER)
-        value = None if root is None else _Values(source).of(root)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise InputError(
-            f"is not YAML: {error.problem or error.context}",
-            source=source,
-            line=mark.line + 1 if mark else None,
-            column=mark.column + 1 if mark else None,
-        ) from error
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise InputError(f"is not YAML: {str(error).splitlines()[0]}", source=source) from error
-    except RecursionError as error:
-        raise InputError("is nested too deeply", source=source) from error
-    return Document(source, value, root)
+        data = _checked_json(data, source)
+    values = _Values(source)
+    with _events(data, source) as events:
+        items = Composer(events, lists).items()
+        while True:
+            try:
+                item = next(items)
+            except StopIteration as end:
+                root: Node | None = end.value
+                break
+            item.into.append(values.of(item.node), item.node.line)
+    value = None if root is None else values.of(root)
+    return Document(source, value, root, _Again(data, source, lists))
 
 
-def _checked_json(text: str, source: str) -> str:
+def _events(data: bytes, source: str) -> YamlEvents:
+    stream = io.BytesIO(data)  # shares the bytes
+    stream.seek(len(_BYTE_ORDER_MARK) if data.startswith(_BYTE_ORDER_MARK) else 0)
+    return YamlEvents(stream, source, lambda: _lines(data, source))
+
+
+def _lines(data: bytes, source: str) -> Iterator[tuple[int, str]]:
+    for line, raw in enumerate(io.BytesIO(data), 1):
+        try:
+            yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            column = error.start + 1
+            raise InputError("is not UTF-8 text", source=source, line=line, column=column) from None
+
+
+def _checked_json(data: bytes, source: str) -> bytes:
     """Refuse what JSON's own parser refuses. YAML then reads it with marks; only JSON allows tabs there."""
     try:
-        json.loads(text)
+        check_json(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        for _ in _lines(data, source):  # says where
+            pass
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", source=source, line=error.lineno, column=error.colno) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", source=source) from error
-    return _JSON_ESCAPE.sub(_unescaped, text.replace("\t", " "))
+        raise InputError(f"is not JSON: {error}", source=source, line=1) from error
+    return _without_surrogates(data.replace(b"\t", b" "))
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _without_surrogates(data: bytes) -> bytes:
+    # re.sub would hold the parts between millions of escapes, each an object of its own.
+    written, at = bytearray(), 0
+    for match in _JSON_ESCAPE.finditer(data):
+        written += data[at : match.start()]
+        written += _unescaped(match)
+        at = match.end()
+    return bytes(written + data[at:]) if at else data
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
     """JSON writes a character beyond U+FFFF as two escapes, which YAML cannot read. Half of one is none."""
     high, low = match.groups()
     if high is not None:
-        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
-    return match[0] if match[0] == "\\\\" else "\ufffd"
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00).encode()
+    return match[0] if match[0] == rb"\\" else "\ufffd".encode()
 
 
 class _Values:
@@ -140,69 +206,65 @@ class _Values:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.seen: set[int] = set()
-        self.open: set[int] = set()
         self.again = 0
 
-    def of(self, node: yaml.Node) -> Any:
+    def of(self, node: Node) -> Any:
         self._count(node)
         if node.tag not in _CORE_TAGS:
             raise self._error(node, "a YAML tag is not understood here", value=node.tag)
-        if isinstance(node, yaml.ScalarNode):
-            return plain_scalar(node.value) if node.style in _PLAIN_STYLES else node.value
-        self.open.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            value: Any = [self.of(item) for item in node.value]
-        else:
-            value = self._mapping(node)
-        self.open.remove(id(node))
+        if node.kind == "scalar":
+            return plain_scalar(node.value) if node.plain else node.value
+        if isinstance(node.value, PackedList):
+            return node.value
+        node.open = True
+        value = self._mapping(node) if node.kind == "mapping" else [self.of(item) for item in node.value]
+        node.open = False
         return value
 
-    def _mapping(self, node: yaml.Node) -> dict[str, Any]:
+    def _mapping(self, node: Node) -> dict[str, Any]:
         merged: dict[str, Any] = {}
         own: dict[str, Any] = {}
         for key, item in node.value:
             if _is_merge(key):
-                for base in item.value if isinstance(item, yaml.SequenceNode) else [item]:
-                    if not isinstance(base, yaml.MappingNode):
+                for base in item.value if item.kind == "list" else [item]:
+                    if base.kind != "mapping":
                         raise self._error(base, "<<: takes a mapping or a list of mappings")
                     merged = {**self.of(base), **merged}
                 continue
-            if not isinstance(key, yaml.ScalarNode):
+            if key.kind != "scalar":
                 raise self._error(key, "a key must be text")
             if key.value in own:
                 raise self._error(key, "this key stands twice in one mapping", value=key.value)
             own[key.value] = self.of(item)
         return {**merged, **own}
 
-    def _count(self, node: yaml.Node) -> None:
-        if id(node) in self.open:
+    def _count(self, node: Node) -> None:
+        if node.open:
             raise self._error(node, "an alias that contains itself")
-        if id(node) in self.seen:
+        if node.seen:
             self.again += 1
             if self.again > MOST_NODES_BY_ALIAS:
                 raise self._error(node, f"aliases expand to more than {MOST_NODES_BY_ALIAS:,} nodes")
-        self.seen.add(id(node))
+        node.seen = True
 
-    def _error(self, node: yaml.Node, message: str, **more: Any) -> InputError:
-        line, column = _mark(node) or (None, None)
-        return InputError(message, source=self.source, line=line, column=column, **more)
-
-
-def _is_merge(key: yaml.Node) -> bool:
-    return key.tag == "tag:yaml.org,2002:merge"
+    def _error(self, node: Node, message: str, **more: Any) -> InputError:
+        return InputError(message, source=self.source, line=node.line, column=node.column, **more)
 
 
-def _mark(node: yaml.Node | None) -> Position | None:
-    return None if node is None else (node.start_mark.line + 1, node.start_mark.column + 1)
+def _is_merge(key: Node) -> bool:
+    return key.tag == MERGE
 
 
-def _child(node: yaml.Node | None, step: Key) -> tuple[yaml.Node | None, yaml.Node] | None:
+def _mark(node: Node | None) -> Position | None:
+    return None if node is None else (node.line, node.column)
+
+
+def _child(node: Node | None, step: Key) -> tuple[Node | None, Node] | None:
     """The (key, value) nodes at ``step`` of a mapping or sequence; own keys before merged ones."""
-    if isinstance(node, yaml.SequenceNode):
-        return (None, node.value[step]) if isinstance(step, int) and step < len(node.value) else None
-    if not isinstance(node, yaml.MappingNode):
+    if node is None or node.kind == "scalar":
         return None
+    if node.kind == "list":
+        return (None, node.value[step]) if isinstance(step, int) and step < len(node.value) else None
     for key, item in node.value:
         if not _is_merge(key) and key.value == step:
             return key, item
@@ -213,7 +275,7 @@ def _child(node: yaml.Node | None, step: Key) -> tuple[yaml.Node | None, yaml.No
     return None
 
 
-def _merged(node: yaml.MappingNode) -> Iterator[yaml.Node]:
+def _merged(node: Node) -> Iterator[Node]:
     for key, item in node.value:
         if _is_merge(key):
-            yield from item.value if isinstance(item, yaml.SequenceNode) else [item]
+            yield from item.value if item.kind == "list" else [item]

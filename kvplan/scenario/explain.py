@@ -11,6 +11,8 @@ from pydantic_core import ErrorDetails
 
 from kvplan.errors import InputError
 from kvplan.scenario.origin import Origin, dotted
+from kvplan.scenario.requests import Requests
+from kvplan.scenario.traffic import Request
 
 _SAID: dict[str, str] = {
     "missing": "is required",
@@ -32,17 +34,19 @@ _SAID: dict[str, str] = {
     "literal_error": "must be {expected}",
 }
 _MOST_LISTED = 5
+_MOST_EXPLAINED = 100
+"""Each is looked up in the file; who has more mends the first."""
 
 
 def explained(error: ValidationError, model: type[BaseModel], origin: Origin) -> InputError:
     """One `InputError` for the first finding in the document; its hint names the others."""
     details = error.errors(include_url=False)
-    found = sorted((_one(detail, model, origin) for detail in details), key=_place)
+    found = sorted((_one(detail, model, origin) for detail in details[:_MOST_EXPLAINED]), key=_place)
     first, others = found[0], found[1:]
     if others:
-        listed = [f"{other.field}{f' (line {other.line})' if other.line else ''}" for other in others]
-        rest = len(listed) - _MOST_LISTED
-        more = ", ".join(listed[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+        listed = [f"{other.field}{f' (line {other.line})' if other.line else ''}" for other in others[:_MOST_LISTED]]
+        rest = len(details) - 1 - _MOST_LISTED
+        more = ", ".join(listed) + (f" and {rest} more" if rest > 0 else "")
         note = f"also wrong: {more}"
         first.hint = f"{first.hint}\n  {note}" if first.hint else note
     return first
@@ -108,6 +112,8 @@ def _home_of(key: str, model: type[BaseModel]) -> tuple[str, ...]:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
+    if annotation is Requests:
+        yield Request
     for part in getattr(annotation, "__args__", ()):
         yield from _models_in(part)
 

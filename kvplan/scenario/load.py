@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.scenario.document import Document, Key, parse_document, read_document
+from kvplan.scenario.document import LARGEST_DOCUMENT_BYTES, Document, parse_document, read_document
 from kvplan.scenario.explain import nearest
+from kvplan.scenario.json_text import check_json
 from kvplan.scenario.leaves import Leaf
 from kvplan.scenario.merge import REPLACED_WHOLE, merged, nested
+from kvplan.scenario.nodes import Key
 from kvplan.scenario.origin import Origin, dotted
 from kvplan.scenario.schema import Scenario
 from kvplan.scenario.shipped import shipped_workload
 
 _DOCUMENTS = (".yaml", ".yml")
 _JSON = ".json"
+_SUMMARY = ("schema_version", "scenario")
 _ALTERNATIVES = ("file", "synthetic")
+_LONG_LISTS = (("requests",), ("scenario", "requests"))
+"""What may be as long as a trace, in a scenario and in a summary.json."""
 
 
 def load_scenario(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -79,23 +84,23 @@ def _document(path: Path, overrides: Mapping[str, Any]) -> Document | None:
     if str(path) == "-":
         import sys
 
-        return parse_document(sys.stdin.buffer.read(), source="<stdin>")
-    if path.suffix.lower() in _DOCUMENTS:
-        return read_document(path)
-    if path.suffix.lower() == _JSON and _holds_scenario(path):
-        return read_document(path)
+        data = sys.stdin.buffer.read(LARGEST_DOCUMENT_BYTES + 1)
+        return parse_document(data, source="<stdin>", lists=_LONG_LISTS)
+    if path.suffix.lower() in _DOCUMENTS or (path.suffix.lower() == _JSON and _holds_scenario(path)):
+        return read_document(path, lists=_LONG_LISTS)
     return None
 
 
 def _holds_scenario(path: Path) -> bool:
     """Whether a JSON file is a scenario and no trace: an object with at least two of a scenario's keys."""
-    import json
-
     try:
-        value = json.loads(path.read_bytes())
+        if path.stat().st_size > LARGEST_DOCUMENT_BYTES:
+            return False
+        found = check_json(path.read_bytes().decode("utf-8-sig"), {*Scenario.model_fields, *_SUMMARY})
     except (OSError, ValueError, RecursionError):
         return False  # read_trace says what is wrong with it
-    return isinstance(value, dict) and (_is_summary(value) or len(value.keys() & Scenario.model_fields.keys()) >= 2)
+    summary = "schema_version" in found and found.get("scenario") == "{"
+    return summary or len(found.keys() & Scenario.model_fields.keys()) >= 2
 
 
 def _is_summary(value: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.scenario.document import Document, Key
+from kvplan.scenario.document import Document
+from kvplan.scenario.nodes import Key
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,15 @@ class Origin:
             **value,
         )
 
-    def line(self, path: tuple[Key, ...]) -> int | None:
-        """The line of the value at ``path``, from 1; None where it is unknown."""
-        position = self._position(path, at_key=False)
-        return position and position[0]
+    def lines(self, key: str, count: int) -> Iterable[int | None]:
+        """The line of each of the ``count`` items of a list, from 1; None where it is unknown."""
+        if self.document is None:
+            return [None] * count
+        known = self.document.lines((*self.root, key))
+        if known is not None:
+            return known
+        positions = (self._position((key, place), at_key=False) for place in range(count))
+        return (position and position[0] for position in positions)
 
     def for_variant(self, place: int) -> Origin:
         """The origin of a run made from ``variants[place]``."""

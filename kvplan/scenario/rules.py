@@ -28,7 +28,7 @@ def check_rules(scenario: Scenario) -> None:
 def _one_source_of_requests(scenario: Scenario) -> None:
     if scenario.requests is not None and scenario.workload is not None:
         raise scenario.error("workload", "requests and workload exclude each other", hint="keep one of them")
-    if scenario.requests == ():
+    if scenario.requests is not None and not len(scenario.requests):
         raise scenario.error("requests", "is empty", hint="name at least one request: {prompt: 512, output: 128}")
 
 

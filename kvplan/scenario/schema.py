@@ -10,15 +10,16 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from kvplan.errors import InputError, KvplanError
 from kvplan.scenario.deployment import Cache, Engine, Parallel, Scheduler, Slo, Timing
-from kvplan.scenario.document import Key
 from kvplan.scenario.explain import explained
 from kvplan.scenario.leaves import Leaf, leaves_of
 from kvplan.scenario.merge import merged
+from kvplan.scenario.nodes import Key
 from kvplan.scenario.not_yet import NOT_YET
 from kvplan.scenario.origin import Origin, steps
+from kvplan.scenario.requests import Requests
 from kvplan.scenario.rules import check_rules
 from kvplan.scenario.section import Reference, Section
-from kvplan.scenario.traffic import Request, Workload
+from kvplan.scenario.traffic import Workload
 
 if TYPE_CHECKING:
     from kvplan.trace.trace import Trace
@@ -55,9 +56,7 @@ class Scenario(Section):
     timing: Timing = Field(Timing(roofline={}), description="how long a step lasts")
     engine: Engine = Field(Engine(), description="the engine it stands for")
     slo: Slo = Field(Slo(), description="what the service promises")
-    requests: Annotated[tuple[Request, ...], Field(strict=False)] | None = Field(
-        None, description="the requests, one by one"
-    )
+    requests: Requests | None = Field(None, description="the requests, one by one")
     workload: Workload | None = Field(None, description="the requests, from a trace or generated")
     variants: Annotated[tuple[Variant, ...], Field(strict=False)] = Field(
         (), description="further runs, side by side with the base"
@@ -147,9 +146,9 @@ class Scenario(Section):
         if self.requests is not None:
             document = self._origin.document
             return inline_trace(
-                [request.model_dump(exclude_none=True) for request in self.requests],
+                (request.model_dump(exclude_none=True) for request in self.requests),
                 source=document.source if document else "<python>",
-                lines=[self._origin.line(("requests", place)) for place in range(len(self.requests))],
+                lines=self._origin.lines("requests", len(self.requests)),
             )
         assert self.workload is not None
         if self.workload.file is not None:

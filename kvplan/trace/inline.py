@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from kvplan.errors import InputError
+from kvplan.trace.column import Column
 from kvplan.trace.content import ContentBuilder, Segment, restarts
+from kvplan.trace.inline_request import InlineRequest, inline_request
 from kvplan.trace.name_numbers import NameNumbers
-from kvplan.trace.rows import LEAST, number, small, tokens, written_name
-from kvplan.trace.trace import Origin, Trace
+from kvplan.trace.names import Names
+from kvplan.trace.rows import LEAST
+from kvplan.trace.trace import Content, Longs, Origin, Trace, taken
 
-KEYS = ("id", "arrival", "prompt", "output", "priority", "prefix", "session", "n", "beam_width")
-"""What people write."""
-EXACT_KEYS = ("content", "output_content")
-"""What ``kvplan trace convert`` writes instead of ``prefix``: segments ``[source, start, tokens]`` that cover the
-prompt from its beginning, and the source by which later requests name this one's output (``[source, start]`` where it
-begins within one). See ``Content``."""
+_BY_NAME, _EXACT, _TOO_LONG = range(3)
+"""How a request tells what it shares: by prefix and session, or by content, which may exceed its prompt."""
+
+_AT_ONCE = 1 << 12
 
 
 def inline_trace(
-    requests: Sequence[Mapping[str, Any]],
+    requests: Iterable[Mapping[str, Any]],
     source: str = "<requests>",
-    lines: Sequence[int | None] | None = None,
+    lines: Iterable[int | None] | None = None,
 ) -> Trace:
     """The trace of requests given one by one.
 
@@ -34,8 +35,8 @@ def inline_trace(
     A later turn of a ``session`` begins with all of the former turn, prompt and output.
 
     Args:
-        requests: mappings with the keys ``KEYS`` (or ``EXACT_KEYS``); ``prompt`` and ``output`` must be there,
-            ``arrival`` is 0 s where it is not. They need not be in order.
+        requests: mappings with the keys ``inline_request.KEYS`` (or ``EXACT_KEYS``); ``prompt`` and ``output`` must
+            be there, ``arrival`` is 0 s where it is not. They need not be in order.
         source: the file they stand in, for messages.
         lines: the line of each request, for messages.
 
@@ -43,162 +44,220 @@ def inline_trace(
         InputError: an unknown key, a missing or impossible value, a turn shorter than its former turn, or no
             request at all.
     """
-    if not requests:
-        raise InputError("lists no request", field="requests", source=source, line=1)
-    places = lines if lines is not None else [None] * len(requests)
-    rows = []
-    for index, (request, line) in enumerate(zip(requests, places, strict=True)):
+    builder = InlineBuilder(source)
+    places = itertools.repeat(None) if lines is None else lines
+    for request, line in zip(requests, places, strict=lines is not None):
+        builder.add(request, line)
+    return builder.finish()
+
+
+class InlineBuilder:
+    """Collects such requests in columns, in any order, and finishes them into a trace.
+
+    Args:
+        source: the file they stand in, for messages.
+        limit: how many are wanted, for ``full``; None: all.
+    """
+
+    def __init__(self, source: str, limit: int | None = None) -> None:
+        self.source = source
+        self.limit = limit
+        self._arrival, self._prompt, self._output = array("d"), array("i"), array("i")
+        self._lines = array("I")  # 0: unknown
+        self._names = Names()
+        self._small = {"priority": Column(0), "n": Column(1), "beam_width": Column(0)}
+        self._sessions, self._session_names = NameNumbers(), Names()  # as messages show them
+        self._prefixes = NameNumbers()
+        self._session, self._prefix, self._prefix_tokens = Column(-1), Column(-1), Column(0)
+        self._telling = Column(_BY_NAME)
+        self._exact = ContentBuilder()
+        self._shared = False
+
+    def __len__(self) -> int:
+        return len(self._prompt)
+
+    @property
+    def full(self) -> bool:
+        """Whether the ``limit`` is reached."""
+        return self.limit is not None and len(self) >= self.limit
+
+    def add(self, request: Any, line: int | None = None) -> None:
+        """The next request, a mapping as `inline_trace` takes it.
+
+        Raises:
+            InputError: it is none; with its place. Nothing was added.
+        """
         try:
-            rows.append((_row(request), index, line))
+            row = inline_request(request)
         except InputError as error:
-            raise _placed(error, source, line, index) from None
-    unsorted = any(before[0]["arrival"] > after[0]["arrival"] for before, after in itertools.pairwise(rows))
-    rows.sort(key=lambda row: row[0]["arrival"])  # stable: equal arrivals keep the order of the file
-    content = ContentBuilder()
-    sessions = NameNumbers()
-    for row, index, line in rows:
-        try:
-            number = -1 if row["session"] is None else sessions.number(row["session"])
-            _add_content(content, row, number)
-        except InputError as error:
-            raise _placed(error, source, line, index) from None
-    notes = ["requests sorted by arrival"] if unsorted else []
-    if content.restarted:
-        notes.append(restarts(content))
-    columns: dict[str, Any] = {name: np.array([row[name] for row, _, _ in rows]) for name in LEAST}
-    if any(row["session"] is not None for row, _, _ in rows):
-        columns["session"] = np.array(
-            [-1 if row["session"] is None else sessions.number(row["session"]) for row, _, _ in rows]
+            raise self._placed(error, line, len(self)) from None
+        self._names.append(None if row.name is None else str(row.name))
+        self._arrival.append(row.arrival_s)
+        self._prompt.append(row.prompt)
+        self._output.append(row.output)
+        self._lines.append(line or 0)
+        for key, column in self._small.items():
+            column.append(getattr(row, key))
+        self._session.append(-1 if row.session is None else self._session_number(row.session))
+        name, tokens = (None, 0) if row.prefix is None else row.prefix
+        self._prefix.append(-1 if row.prefix is None else self._prefixes.number(name))
+        self._prefix_tokens.append(tokens)
+        self._add_content(row)
+
+    def _session_number(self, name: Any) -> int:
+        known = len(self._sessions)
+        number = self._sessions.number(name)
+        if number == known:
+            self._session_names.append(repr(name))
+        return number
+
+    def _add_content(self, row: InlineRequest) -> None:
+        if row.content is None:
+            self._telling.append(_BY_NAME)
+            self._shared |= row.prefix is not None or row.session is not None
+            return
+        too_long = sum(count for _, _, count in row.content) > row.prompt
+        self._telling.append(_TOO_LONG if too_long else _EXACT)
+        source, start = row.output_content
+        self._shared |= bool(row.content) or source >= 0
+        self._exact.add(row.content, output_source=source, output_start=start)
+
+    def finish(self) -> Trace:
+        """The trace, in order of arrival; equal arrivals keep the order of the file.
+
+        Raises:
+            InputError: no request; a turn shorter than its former turn, content longer than its prompt or given for
+                some requests only; with its place.
+        """
+        if not len(self):
+            raise InputError("lists no request", field="requests", source=self.source, line=1)
+        arrival: Any = np.frombuffer(self._arrival)
+        unsorted = bool((arrival[1:] < arrival[:-1]).any())
+        order = np.argsort(arrival, kind="stable") if unsorted else None
+        notes = ["requests sorted by arrival"] if unsorted else []
+        session = self._session.taken()
+        content = self._content(order, session, notes)
+        if session is not None:
+            session = _by_appearance(_sorted(session, order))
+        prompt: Any = np.frombuffer(self._prompt, np.intc)
+        output: Any = np.frombuffer(self._output, np.intc)
+        return Trace(
+            _sorted(arrival, order),
+            _sorted(prompt, order),
+            _sorted(output, order),
+            request_id=self._request_ids(order),
+            session=session,
+            **{name: self._small_column(name, order) for name in LEAST},
+            content=content,
+            origin=Origin(self.source, "inline", tuple(notes)),
         )
-    exact = [row["content"] is not None for row, _, _ in rows]
-    if any(exact) and not all(exact):
-        raise InputError("must be given for all requests or for none", field="content", source=source, line=1)
-    if any(exact):
-        shared = any(row["content"] or row["output_content"][0] >= 0 for row, _, _ in rows)
-    else:
-        shared = any(row["prefix"] or row["session"] is not None for row, _, _ in rows)
-    return Trace(
-        np.array([row["arrival"] for row, _, _ in rows]),
-        np.array([row["prompt"] for row, _, _ in rows]),
-        np.array([row["output"] for row, _, _ in rows]),
-        request_id=np.array(
-            [str(index) if row["id"] is None else written_name(row["id"]) for row, index, _ in rows], dtype=object
-        ),
-        **columns,
-        content=content.build() if shared else None,
-        origin=Origin(source, "inline", tuple(notes)),
-    )
 
+    def _request_ids(self, order: Longs | None) -> Any:
+        names = self._names.taken(order)
+        return np.arange(len(self)) if names is None else names
 
-def _row(request: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(request, Mapping):
-        raise InputError("is no request: a mapping with arrival, prompt and output", value=request)
-    for key in request:
-        if key not in KEYS and key not in EXACT_KEYS:
-            near = difflib.get_close_matches(str(key), KEYS, 1)
-            raise InputError(
-                "is not a key of a request",
-                field=str(key),
-                hint=f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(KEYS)}",
-            )
-    arrival = number(request.get("arrival", 0.0), "arrival")
-    if not 0 <= arrival < 1e12:
-        raise InputError("must be seconds from 0", field="arrival", value=arrival)
-    row = {
-        "id": request.get("id"),
-        "arrival": float(arrival),
-        "prompt": _at_least_one(request, "prompt"),
-        "output": _at_least_one(request, "output"),
-        "session": request.get("session"),
-        "prefix": _prefix(request.get("prefix")),
-        "content": _segments(request.get("content")),
-        "output_content": _output_content(request),
-    }
-    if row["content"] is not None and row["prefix"]:
-        raise InputError("goes with no prefix: content tells it all", field="content")
-    for key in ("id", "session"):
-        if isinstance(row[key], (dict, list)):
-            raise InputError("must be a name or a number", field=key, value=row[key])
-    defaults = {"priority": 0, "n": 1, "beam_width": 0}
-    return row | {key: small(request.get(key, defaults[key]), key, least) for key, least in LEAST.items()}
+    def _small_column(self, name: str, order: Longs | None) -> Any:
+        column = self._small[name]
+        values = column.taken()
+        return np.full(len(self), column.default, np.int32) if values is None else _sorted(values, order)
 
+    def _content(self, order: Longs | None, session: Longs | None, notes: list[str]) -> Content | None:
+        """What is shared, in the order of arrival; None where nothing is."""
+        telling = self._telling.taken()
+        if telling is None:
+            return self._told_by_name(order, telling, session, notes) if self._shared else None
+        if not telling.all():
+            self._told_by_name(order, telling, session, notes)  # an impossible turn is told first
+            raise InputError("must be given for all requests or for none", field="content", source=self.source, line=1)
+        too_long = np.flatnonzero(_sorted(telling, order) == _TOO_LONG)
+        if len(too_long):
+            raise self._too_long(int(too_long[0] if order is None else order[too_long[0]]))
+        if not self._shared:
+            return None
+        content = self._exact.build()
+        if order is None:
+            return content
+        columns = dict(vars(content))
+        self._exact = ContentBuilder()
+        del content  # the columns are freed as they are reordered
+        return taken(columns, order)
 
-def _at_least_one(request: Mapping[str, Any], key: str) -> int:
-    count = tokens(request.get(key), key)
-    if count < 1:
-        raise InputError("must be at least 1 token", field=key, value=count)
-    return count
+    def _told_by_name(
+        self, order: Longs | None, telling: Longs | None, session: Longs | None, notes: list[str]
+    ) -> Content:
+        content = ContentBuilder()
+        sources = array("q", [-1]) * len(self._prefixes)
+        for row, told, prompt, output, talk, prefix, tokens in self._rows(order, telling, session):
+            if told == _TOO_LONG:
+                raise self._too_long(row)
+            if told == _EXACT:
+                continue
+            head: list[Segment] = []
+            if prefix >= 0:
+                if sources[prefix] < 0:
+                    sources[prefix] = content.source()
+                head = [(sources[prefix], 0, min(tokens, prompt))]
+            if talk < 0:
+                content.add(head)
+                continue
+            history = content.history_tokens(talk)
+            if history > prompt:
+                raise self._too_short(row, talk, history)
+            content.turn(talk, prompt, output, shared=history or prompt, head=head)
+        if content.restarted:
+            notes.append(restarts(content))
+        return content.build()
 
+    def _rows(self, order: Longs | None, telling: Longs | None, session: Longs | None) -> Iterator[tuple[int, ...]]:
+        """(row, how it tells, prompt, output, session, prefix, its tokens) in the order of arrival."""
+        rows = len(self)
+        columns: list[Any] = [
+            np.broadcast_to(_BY_NAME, rows) if telling is None else telling,
+            np.frombuffer(self._prompt, np.intc),
+            np.frombuffer(self._output, np.intc),
+            np.broadcast_to(-1, rows) if session is None else session,
+        ]
+        for column, default in ((self._prefix, -1), (self._prefix_tokens, 0)):
+            values = column.taken()
+            columns.append(np.broadcast_to(default, rows) if values is None else values)
+        for at in range(0, rows, _AT_ONCE):
+            part = np.arange(at, min(at + _AT_ONCE, rows)) if order is None else order[at : at + _AT_ONCE]
+            yield from zip(part.tolist(), *(column[part].tolist() for column in columns), strict=True)
 
-def _prefix(prefix: Any) -> tuple[Any, int] | None:
-    if prefix is None:
-        return None
-    if not isinstance(prefix, Mapping) or set(prefix) != {"id", "tokens"} or isinstance(prefix["id"], (dict, list)):
-        raise InputError("must be a mapping of id and tokens", field="prefix", value=prefix)
-    return prefix["id"], tokens(prefix["tokens"], "prefix.tokens")
+    def _too_long(self, row: int) -> InputError:
+        return self._placed(InputError("is longer than the prompt", field="content"), self._lines[row] or None, row)
 
-
-def _output_content(request: Mapping[str, Any]) -> tuple[int, int]:
-    """(source, place in it); (-1, 0): no other request can name the output."""
-    told = request.get("output_content")
-    if told is None:
-        return -1, 0
-    if request.get("content") is None:
-        raise InputError("goes with content", field="output_content", value=told)
-    place = told if isinstance(told, (list, tuple)) else (told, 0)
-    if len(place) != 2 or not all(map(_is_place, place)):
-        raise InputError(
-            "must be a source, or [source, start]: whole numbers of at least 0", field="output_content", value=told
-        )
-    return place[0], place[1]
-
-
-def _is_place(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62  # a length added to it stays within 64 bits
-
-
-def _segments(value: Any) -> list[Segment] | None:
-    if value is None:
-        return None
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    for part in parts:
-        three = isinstance(part, (list, tuple)) and len(part) == 3
-        if not three or not all(map(_is_place, part)):
-            raise InputError("must be a list of [source, start, tokens]", field="content", value=part)
-    return [(source, start, count) for source, start, count in parts]
-
-
-def _add_content(content: ContentBuilder, row: dict[str, Any], session: int) -> None:
-    if row["content"] is not None:
-        if sum(count for _, _, count in row["content"]) > row["prompt"]:
-            raise InputError("is longer than the prompt", field="content")
-        source, start = row["output_content"]
-        content.add(row["content"], output_source=source, output_start=start)
-        return
-    head: list[Segment] = []
-    if row["prefix"]:
-        name, count = row["prefix"]
-        head = [(content.source(("prefix", name)), 0, min(count, row["prompt"]))]
-    if session < 0:
-        content.add(head)
-        return
-    history = content.history_tokens(session)
-    if history > row["prompt"]:
-        raise InputError(
-            f"is shorter than the former turn of session {row['session']!r} (prompt and output: {history} tokens)",
+    def _too_short(self, row: int, session: int, history: int) -> InputError:
+        names = self._session_names.taken(None)
+        assert names is not None, "a row of this session was added"
+        error = InputError(
+            f"is shorter than the former turn of session {names[session]} (prompt and output: {history} tokens)",
             field="prompt",
-            value=row["prompt"],
+            value=self._prompt[row],
             hint="a later turn begins with all of the former turn: give the whole prompt, history included",
         )
-    content.turn(session, row["prompt"], row["output"], shared=history or row["prompt"], head=head)
+        return self._placed(error, self._lines[row] or None, row)
+
+    def _placed(self, error: InputError, line: int | None, row: int) -> InputError:
+        return InputError(
+            error.message,
+            field=f"requests[{row}]" + (f".{error.field}" if error.field else ""),
+            **({"value": error.value} if error.has_value else {}),
+            source=self.source,
+            line=line,
+            hint=error.hint,
+        )
 
 
-def _placed(error: InputError, source: str, line: int | None, index: int) -> InputError:
-    return InputError(
-        error.message,
-        field=f"requests[{index}]" + (f".{error.field}" if error.field else ""),
-        **({"value": error.value} if error.has_value else {}),
-        source=source,
-        line=line,
-        hint=error.hint,
-    )
+def _sorted(column: Any, order: Longs | None) -> Any:
+    return column if order is None else column[order]
+
+
+def _by_appearance(session: Longs) -> Longs:
+    """Sessions, numbered from 0 in any order and -1 for none, numbered from 0 by first appearance."""
+    rows = np.flatnonzero(session >= 0)[::-1]
+    first = np.empty(int(session.max()) + 1, np.int64)
+    first[session[rows]] = rows  # the earliest is written last
+    number = np.empty_like(first)
+    number[np.argsort(first)] = np.arange(len(first))
+    return np.where(session < 0, -1, number[session])

@@ -143,7 +143,7 @@ def read_source(source: Source, options: ReadOptions) -> Trace:
     if kind is Kind.PARQUET:
         return _read_parquet(source, options)
     if kind is Kind.SCENARIO:
-        return read_scenario(source, options.seed)
+        return read_scenario(source, options.seed, options.limit)
     if kind is Kind.ENGINE_LOG:
         raise read_engine_log(source)
     if kind is Kind.PROMETHEUS:

@@ -2,18 +2,73 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.content import ContentBuilder, Segment, clip
+from kvplan.trace.column import Column
+from kvplan.trace.content import Segment, clip
 from kvplan.trace.distribution import Distribution, distribution
-from kvplan.trace.trace import Content, Doubles, Longs
+from kvplan.trace.settle import plain_numbers
+from kvplan.trace.trace import Content, Doubles, Longs, whole_kind
 
 _SEARCHED = 256
 """How far around the wanted moment a request that is long enough is looked for."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The common prefixes of requests.
+
+    Args:
+        which: of each request, the prefix that its prompt begins with; none where there is no such one.
+        sizes: tokens of each prefix.
+        first_source: the source of prefix 0; the others' follow.
+    """
+
+    which: array[int]
+    sizes: list[int]
+    first_source: int
+
+    def of(self, row: int, prompt: int) -> list[Segment]:
+        """What the ``prompt`` tokens of a request begin with."""
+        which = self.which[row]
+        if which >= len(self.sizes):
+            return []
+        return [(self.first_source + which, 0, min(self.sizes[which], prompt))]
+
+
+class _Segments:
+    """The segments of the requests so far."""
+
+    def __init__(self) -> None:
+        self._pointer = Column()
+        self._pointer.append(0)
+        self._columns = [Column() for _ in range(3)]
+
+    def append(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            for column, value in zip(self._columns, segment, strict=True):
+                column.append(value)
+        self._pointer.append(len(self._columns[0]))
+
+    def __getitem__(self, row: int) -> list[Segment]:
+        source, start, tokens = self._columns
+        own = range(self._pointer[row], self._pointer[row + 1])
+        return [(source[at], start[at], tokens[at]) for at in own]
+
+    def content(self) -> Content:
+        """All of it; row r's output is the source 2 r + 1."""
+        rows = len(self._pointer) - 1
+        pointer: Any = self._pointer.taken(narrow=True)
+        columns: list[Any] = [column.taken(narrow=True) for column in self._columns]
+        return Content(
+            pointer, columns[0], columns[1], columns[2], np.arange(1, 2 * rows, 2, dtype=whole_kind(2 * rows))
+        )
 
 
 def drawn_content(
@@ -21,7 +76,7 @@ def drawn_content(
     arrival: Doubles,
     prompt: Longs,
     output: Longs,
-    heads: list[list[Segment]] | None,
+    heads: Heads | None,
     random: np.random.Generator,
 ) -> Content | None:
     """Sources: ``2 r`` and ``2 r + 1`` are what request r's prompt and output add, further ones prefixes."""
@@ -29,19 +84,17 @@ def drawn_content(
         return None
     count = len(prompt)
     wanted, partner = _reuse(spec, arrival, prompt, random) if "reuse" in spec else (np.zeros(count, np.int64),) * 2
-    lengths, totals = prompt.tolist(), (prompt + output).tolist()
-    builder = ContentBuilder()
-    known: list[list[Segment]] = []
-    for row, (shared, first, length) in enumerate(zip(wanted.tolist(), partner.tolist(), lengths, strict=True)):
-        head = heads[row] if heads is not None else []
+    lengths, totals = prompt.data, (prompt + output).data
+    segments = _Segments()
+    for row, (shared, first) in enumerate(zip(plain_numbers(wanted), plain_numbers(partner), strict=True)):
+        length = lengths[row]
+        head = heads.of(row, length) if heads is not None else []
         if shared > sum(tokens for _, _, tokens in head):
             parent = _parent(totals, first, row, shared)
-            head = clip([*known[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared)
+            head = clip([*segments[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared)
         rest = length - sum(tokens for _, _, tokens in head)
-        segments = [*head, (2 * row, 0, rest)] if rest else head
-        known.append(segments)
-        builder.add(segments, output_source=2 * row + 1)
-    return builder.build()
+        segments.append([*head, (2 * row, 0, rest)] if rest else head)
+    return segments.content()
 
 
 def _reuse(
@@ -63,7 +116,10 @@ def _reuse(
     by_length[order] = np.arange(len(prompt))
     likely = np.array(probability)[by_length * len(probability) // len(prompt)]
     part = by_length * len(fraction) // len(prompt)
-    share = np.choose(part, [each.at(ranks) for each in fraction]) if len(fraction) > 1 else fraction[0].at(ranks)
+    share = np.empty(len(prompt))
+    for index, each in enumerate(fraction):
+        own = part == index
+        share[own] = each.at(ranks[own])
     shared = np.where(chance < likely, np.rint(share * prompt), 0).astype(np.int64)
     shared[0] = 0
     row = np.searchsorted(arrival, arrival - lag.at(lags))
@@ -74,12 +130,12 @@ def _parts(spec: Any, field: str) -> list[Distribution]:
     """One distribution, or a list: the i-th for the i-th equal part of prompts, from short to long."""
     if not isinstance(spec, (list, tuple)):
         return [distribution(spec, field)]
-    if not 1 <= len(spec) <= 30:  # np.choose takes 32
+    if not 1 <= len(spec) <= 30:
         raise InputError("must be a list of 1 to 30", field=field)
     return [distribution(part, f"{field}[{index}]") for index, part in enumerate(spec)]
 
 
-def _parent(totals: list[int], first: int, row: int, tokens: int) -> int:
+def _parent(totals: memoryview, first: int, row: int, tokens: int) -> int:
     """The earlier request next to ``first`` that is long enough, or the longest of those looked at."""
     best = first
     for step in range(_SEARCHED):

@@ -7,6 +7,7 @@ rate does not change the lengths.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 
 from kvplan.errors import InputError
 from kvplan.trace.arrivals import arrivals
-from kvplan.trace.content import ContentBuilder, Segment
+from kvplan.trace.builder import MOST_ASKED_FOR
+from kvplan.trace.content import ContentBuilder
 from kvplan.trace.distribution import Distribution, distribution
-from kvplan.trace.reuse import drawn_content
+from kvplan.trace.reuse import Heads, drawn_content
 from kvplan.trace.rows import MAX_TOKENS, small
+from kvplan.trace.settle import plain_numbers
 from kvplan.trace.trace import Doubles, Longs, Origin, Trace
 
 KEYS = (
@@ -33,10 +36,11 @@ KEYS = (
     "sessions",
     "n",
 )
+_AT_ONCE = 1 << 12
 _STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
 
 
-def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
+def synthesize(spec: Mapping[str, Any], seed: int | None = None, *, most: int | None = None) -> Trace:
     """The trace that ``spec`` describes.
 
     Args:
@@ -57,16 +61,17 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
               history, and ``arrivals`` are those of first turns at ``rate / mean turns``.
             - ``n``: parallel samples, a distribution.
         seed: overrides ``spec["seed"]`` (0).
+        most: draw no more requests than these, and note it, for a description that nobody may have looked at.
 
     Raises:
-        InputError: an unknown key, a missing or an impossible value.
+        InputError: an unknown key, a missing or an impossible value, more requests than ``MOST_ASKED_FOR``.
     """
     if not isinstance(spec, Mapping):
         raise InputError("must be a mapping", field="synthetic", value=spec)
     for key in spec:
         if key not in KEYS:
             raise InputError("is not a key here", field=f"synthetic.{key}", hint=", ".join(KEYS))
-    count = small(spec.get("requests"), "synthetic.requests", 1)
+    count, notes = _count(spec, most)
     seed = small(spec.get("seed", 0) if seed is None else seed, "synthetic.seed", 0)
     random = {name: np.random.default_rng([seed, index]) for index, name in enumerate(_STREAMS)}
     if "reuse" in spec and "sessions" in spec:
@@ -78,15 +83,25 @@ def synthesize(spec: Mapping[str, Any], seed: int | None = None) -> Trace:
     if "n" in spec:
         columns["n"] = _whole(distribution(spec["n"], "synthetic.n"), random["n"].random(count))
     if "sessions" in spec:
-        return _with_sessions(spec, prompt, output, columns, random, seed)
+        return _with_sessions(spec, prompt, output, columns, random, _origin(seed, notes))
     arrival = arrivals(spec.get("arrivals"), "synthetic.arrivals").times(count, random["arrivals"])
     heads = _prefix_of(spec, prompt, random["prefixes"])
     content = drawn_content(spec, arrival, prompt, output, heads, random["reuse"])
-    return Trace(arrival, prompt, output, **columns, content=content, origin=_origin(seed))
+    return Trace(arrival, prompt, output, **columns, content=content, origin=_origin(seed, notes))
 
 
-def _origin(seed: int) -> Origin:
-    return Origin("<synthetic>", "synthetic", (f"drawn with seed {seed}",))
+def _count(spec: Mapping[str, Any], most: int | None) -> tuple[int, tuple[str, ...]]:
+    """(how many requests to draw, what to say of it)"""
+    count = small(spec.get("requests"), "synthetic.requests", 1)
+    if most is not None and count > most:
+        return most, (f"{most:,} of {count:,} requests drawn (--limit draws up to {MOST_ASKED_FOR:,})",)
+    if count > MOST_ASKED_FOR:
+        raise InputError(f"is more than {MOST_ASKED_FOR:,} requests", field="synthetic.requests", value=count)
+    return count, ()
+
+
+def _origin(seed: int, notes: tuple[str, ...]) -> Origin:
+    return Origin("<synthetic>", "synthetic", (f"drawn with seed {seed}", *notes))
 
 
 def _whole(values: Distribution, ranks: Doubles) -> Longs:
@@ -112,7 +127,10 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
     rows = joint.sum(axis=1, keepdims=True)
     given_prompt = np.cumsum(np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1)
     part = np.minimum((ranks * size).astype(np.int64), size - 1)
-    column = (random.random(count)[:, None] > given_prompt[part, :-1]).sum(axis=1)
+    drawn, column = random.random(count), np.empty(count, np.int64)
+    for at in range(0, count, _AT_ONCE):  # a comparison with a row of the matrix each
+        some = slice(at, at + _AT_ONCE)
+        column[some] = (drawn[some, None] > given_prompt[part[some], :-1]).sum(axis=1)
     return _whole(prompt, ranks), _whole(output, _spread(column, random))
 
 
@@ -146,7 +164,7 @@ def _spread(key: Any, random: np.random.Generator) -> Doubles:
     return ranks
 
 
-def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> list[list[Segment]] | None:
+def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generator) -> Heads | None:
     """The common beginning of each request: one prefix or none, drawn by the prefixes' shares."""
     prefixes = spec.get("prefixes")
     if prefixes is None:
@@ -162,12 +180,8 @@ def _prefix_of(spec: Mapping[str, Any], prompt: Longs, random: np.random.Generat
         shares.append(distribution(prefix["share"], f"{field}.share").mean)
     if min(shares, default=0) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError("shares must be >= 0 and sum to at most 1", field="synthetic.prefixes", value=shares)
-    drawn = np.searchsorted(np.cumsum(shares), random.random(len(prompt)), side="right").tolist()
-    private = 2 * len(prompt)
-    return [
-        [] if which >= len(sizes) else [(private + which, 0, min(sizes[which], longest))]
-        for which, longest in zip(drawn, prompt.tolist(), strict=True)
-    ]
+    drawn = np.searchsorted(np.cumsum(shares), random.random(len(prompt)), side="right")
+    return Heads(array("i", drawn.astype(np.intc).tobytes()), sizes, first_source=2 * len(prompt))
 
 
 def _with_sessions(
@@ -176,7 +190,7 @@ def _with_sessions(
     output: Longs,
     columns: dict[str, Any],
     random: dict[str, Any],
-    seed: int,
+    origin: Origin,
 ) -> Trace:
     """Conversations: turns in order, each prompt the whole history and what the turn adds."""
     sessions = spec["sessions"]
@@ -204,10 +218,10 @@ def _with_sessions(
     heads = _prefix_of(spec, added, random["prefixes"])
     prompt = np.empty(count, np.int64)
     # Turn order within a session is time order, so content may be built before sorting by arrival.
-    for row, (name, new, answer) in enumerate(zip(session.tolist(), added.tolist(), output.tolist(), strict=True)):
+    for row, (name, new, answer) in enumerate(zip(*map(plain_numbers, (session, added, output)), strict=True)):
         history = builder.history_tokens(name)
         prompt[row] = history + new
-        head = [] if heads is None or history else heads[row]
+        head = [] if heads is None or history else heads.of(row, new)
         builder.turn(name, history + new, answer, shared=history or new, head=head)
     order = np.argsort(arrival, kind="stable")
     if prompt.max() > MAX_TOKENS:
@@ -219,5 +233,5 @@ def _with_sessions(
         session=session[order],
         **{name: column[order] for name, column in columns.items()},
         content=builder.build().take(order),
-        origin=_origin(seed),
+        origin=origin,
     )

@@ -5,15 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.inline import inline_trace
+from kvplan.trace.builder import MOST_ASKED_FOR, MOST_DRAWN
+from kvplan.trace.inline import InlineBuilder
 from kvplan.trace.source import Source
 from kvplan.trace.synthetic import synthesize
 from kvplan.trace.trace import Trace
 
-_MOST_BYTES = 256 << 20
+if TYPE_CHECKING:
+    from kvplan.trace.yaml_values import YamlValues
+    from kvplan.yaml_events import YamlEvents
+
+_LEAST_LONG, _PARTS_OF_FILE = 1 << 20, 8
+"""A line of JSON may take so many bytes, or such a part of the file: its values take up to 35 times that."""
 
 
 def looks_like_scenario(head: str) -> bool:
@@ -21,29 +29,52 @@ def looks_like_scenario(head: str) -> bool:
     return bool(re.search(r"^(requests|workload)\s*:", head, re.MULTILINE))
 
 
-def read_scenario(source: Source, seed: int | None) -> Trace:
+def read_scenario(source: Source, seed: int | None, limit: int | None = None) -> Trace:
     """The trace that a scenario's ``requests`` or ``workload: {synthetic: ...}`` describes.
 
-    Another file that the scenario names is not opened: only what was asked for is read.
+    Another file that the scenario names is not opened: only what was asked for is read. One request is held at a
+    time; keys beside these two are passed over.
+
+    Args:
+        seed: of a generator, in place of its own.
+        limit: the first so many requests only. A generator draws no more than ``MOST_DRAWN`` without.
 
     Raises:
-        InputError: not YAML, aliases (which can blow up), or no requests.
+        InputError: not YAML, aliases (which can blow up), a key twice, a value that is too large, or no requests.
     """
-    text = "\n".join(line for _, line in source.lines())
-    if len(text) > _MOST_BYTES:
-        raise InputError("is too large for YAML: use CSV, JSON Lines or Parquet", source=source.name, line=1)
-    requests = _one_a_line(text)
+    return _one_a_line(source, limit) or _from_events(source, seed, limit)
+
+
+def _one_a_line(source: Source, limit: int | None) -> Trace | None:
+    """Requests as ``kvplan trace convert`` writes them, a JSON object a line: faster than YAML. None: others."""
+    longest = max(_LEAST_LONG, source.size // _PARTS_OF_FILE)
+    requests = InlineBuilder(source.name, limit)
+    for line, text in source.lines():
+        if line == 1:
+            if text.rstrip() != "requests:":
+                return None
+            continue
+        if not text.startswith("  - {") or len(text) > longest:
+            return None
+        try:
+            request = json.loads(text[4:])
+        except (ValueError, RecursionError):
+            return None
+        requests.add(request, line)
+        if requests.full:
+            break
+    return requests.finish() if len(requests) else None
+
+
+def _from_events(source: Source, seed: int | None, limit: int | None) -> Trace:
+    from kvplan.trace.yaml_values import YamlValues  # only for this one format
+    from kvplan.yaml_events import YamlEvents
+
+    with source.stream() as stream, YamlEvents(stream, source.name, source.lines) as events:
+        values = YamlValues(events)
+        requests, workload, line = _parts(events, values, limit)
     if requests is not None:
-        return inline_trace(requests, source.name, list(range(2, len(requests) + 2)))
-    document, node = _parsed(text, source)
-    if not isinstance(document, dict):
-        raise InputError("is no scenario", source=source.name, line=1)
-    if document.get("requests") is not None:
-        requests = document["requests"]
-        if not isinstance(requests, list):
-            raise InputError("is not a list", field="requests", source=source.name, line=_line(node, "requests"))
-        return inline_trace(requests, source.name, _lines(node))
-    workload = document.get("workload")
+        return requests.finish()
     spec = workload.get("synthetic") if isinstance(workload, dict) else None
     if spec is None:
         raise InputError(
@@ -53,59 +84,54 @@ def read_scenario(source: Source, seed: int | None) -> Trace:
             hint="give the trace file itself",
         )
     try:
-        trace = synthesize(spec, seed)
-        return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, path=source.name))
+        return _drawn(spec, seed, limit, source.name)
     except InputError as error:
         value = {"value": error.value} if error.has_value else {}
-        line = _line(node, "workload")
         raise InputError(
             error.message, field=error.field, **value, source=source.name, line=line, hint=error.hint
         ) from None
 
 
-def _one_a_line(text: str) -> list[Any] | None:
-    """Requests as ``kvplan trace convert`` writes them, a JSON object a line: far faster than YAML."""
-    first, *rest = text.split("\n")
-    if first.rstrip() != "requests:" or not rest or not all(line.startswith("  - {") for line in rest):
-        return None
-    try:
-        return [json.loads(line[4:]) for line in rest]
-    except (ValueError, RecursionError):
-        return None
-
-
-def _parsed(text: str, source: Source) -> tuple[Any, Any]:
-    """(the document as plain values, its root node with the lines)."""
+def _parts(events: YamlEvents, values: YamlValues, limit: int | None) -> tuple[InlineBuilder | None, Any, int | None]:
+    """(requests, workload, its line); requests are None where there are none, or null."""
     import yaml  # only for this one format
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        if "&" in text:  # without an anchor there is no alias
-            for event in yaml.parse(text, Loader=loader):
-                if isinstance(event, yaml.AliasEvent):
-                    raise _refusal("has an alias, which kvplan does not follow", source, event.start_mark)
-        parser = loader(text)
-        try:
-            node = parser.get_single_node()
-            return (None if node is None else parser.construct_document(node)), node
-        finally:
-            parser.dispose()
-    except yaml.MarkedYAMLError as error:
-        raise _refusal(f"is not YAML: {error.problem or error}", source, error.problem_mark) from None
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError) as error:
-        raise InputError(f"is not YAML: {error}", source=source.name, line=1) from None
+    event = events.first()
+    if not isinstance(event, yaml.MappingStartEvent):
+        raise InputError("is no scenario", source=events.source, line=1)
+    values.check_tag(event, "map")
+    requests, workload, line = None, None, None
+    seen = set()
+    while not isinstance(event := events.next(), yaml.MappingEndEvent):
+        key = values.key(event)
+        if key not in ("requests", "workload"):
+            events.skip(events.next())
+            continue
+        if key in seen:
+            raise events.error(event, "stands twice", field=key)
+        seen.add(key)
+        value = events.next()
+        if key == "workload":
+            workload, line = values.value(value), event.start_mark.line + 1
+        elif not isinstance(value, yaml.SequenceStartEvent):
+            if isinstance(value, yaml.MappingStartEvent) or values.value(value) is not None:
+                raise InputError(
+                    "is not a list", field="requests", source=events.source, line=event.start_mark.line + 1
+                )
+        else:
+            values.check_tag(value, "seq")
+            requests = InlineBuilder(events.source, limit)
+            while not isinstance(item := events.next(), yaml.SequenceEndEvent):
+                requests.add(values.value(item), item.start_mark.line + 1)
+                if requests.full:
+                    return requests, None, None
+    events.end()
+    return requests, workload, line
 
 
-def _refusal(message: str, source: Source, mark: Any) -> InputError:
-    line, column = (1, None) if mark is None else (mark.line + 1, mark.column + 1)
-    return InputError(message, source=source.name, line=line, column=column)
-
-
-def _line(node: Any, key: str) -> int:
-    return next((name.start_mark.line + 1 for name, _ in node.value if name.value == key), 1)
-
-
-def _lines(node: Any) -> list[int | None]:
-    # Of a key that stands twice YAML takes the last.
-    items = [value for name, value in node.value if name.value == "requests"][-1].value
-    return [item.start_mark.line + 1 for item in items]
+def _drawn(spec: Any, seed: int | None, limit: int | None, name: str) -> Trace:
+    most = MOST_DRAWN if limit is None else max(MOST_DRAWN, min(limit, MOST_ASKED_FOR))
+    trace = synthesize(spec, seed, most=most)
+    if limit is not None and limit < len(trace):
+        trace = trace.take(np.arange(limit))
+    return dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, path=name))
