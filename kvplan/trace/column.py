@@ -54,8 +54,10 @@ class Column:
         kept.frombytes(told.astype(np.int64).tobytes())
 
     def __getitem__(self, row: int) -> int:
-        assert self._values is not None
-        return self._values[row]
+        if self._values is not None:
+            return self._values[row]
+        assert self.default is not None
+        return self.default
 
     def __setitem__(self, row: int, value: int) -> None:
         assert self._values is not None

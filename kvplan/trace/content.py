@@ -197,19 +197,19 @@ class ContentBuilder:
 
     def _history(self, session: int) -> list[Segment]:
         """The last turn's prompt and output. The last segment, of no tokens perhaps, is where the next turn goes on."""
-        row = self._last_row[session] if session < len(self._last_row) else -1
-        if row < 0:
+        if not self.history_tokens(session):
             return []
+        row = self._last_row[session]
         own = range(self._pointer[row], self._pointer[row + 1])
         segments = [(self._source[at], self._start[at], self._tokens[at]) for at in own]
         output = self._total[session] - sum(tokens for _, _, tokens in segments)
         source, start = self._output_source[row], self._output_start[row]
-        last = segments[-1]
-        if last[0] == source and last[1] + last[2] == start:
-            segments[-1] = (source, last[1], last[2] + output)
-        else:
-            segments.append((source, start, output))
-        return segments
+        if segments:
+            last = segments[-1]
+            if last[0] == source and last[1] + last[2] == start:
+                segments[-1] = (source, last[1], last[2] + output)
+                return segments
+        return [*segments, (source, start, output)]
 
     def build(self) -> Content:
         """What was added, in that order; nothing can be added any more."""

@@ -13,7 +13,7 @@ from kvplan.trace.content import ContentBuilder, unfolded
 from kvplan.trace.edit import scale
 
 TURNS = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9), st.integers(0, 5), st.booleans()),
+    st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 9), st.integers(0, 5), st.booleans()),
     min_size=1,
     max_size=12,
 )
@@ -89,7 +89,9 @@ def test_a_session_that_goes_on_is_one_segment_a_turn(lengths, output):
 @given(TURNS, st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.sampled_from([0.5, 1.0, 2.0, 3.0]))
 def test_outputs_that_grow_more_than_prompts_are_not_taken_for_what_follows_them(turns, prompt, output):
     """A longer output is new at its end: nothing of a later prompt but what repeats the former output is equal."""
-    content, texts, prompts, outputs = told([(*turn[:3], max(1, turn[3]), turn[4]) for turn in turns])
+    content, texts, prompts, outputs = told(
+        [(session, shared, max(1, new), max(1, answer), common) for session, shared, new, answer, common in turns]
+    )
     trace = Trace(np.zeros(len(prompts)), prompts, outputs, content=content)
     scaled = scale(trace, prompt=prompt, output=output)
     for row in range(len(trace)):
