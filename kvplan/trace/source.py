@@ -159,7 +159,7 @@ def _copied(pipe: IO[bytes]) -> Iterator[Callable[[], IO[bytes]]]:
         return
     with tempfile.NamedTemporaryFile() as copy:
         copy.write(start)
-        del start
+        start = b""  # its memory is not needed any more
         shutil.copyfileobj(pipe, copy, 1 << 20)
         copy.flush()
         yield lambda: Path(copy.name).open("rb")  # noqa: SIM115 - its user closes it

@@ -89,7 +89,7 @@ class ParquetRows:
         wanted = [name for name in plain if _is_plain(self.schema.field(name).type)]
         wanted += [name for name in lists if _is_list(self.schema.field(name).type)]
         columns = [metadata.schema.column(at) for at in range(metadata.num_columns)]
-        leaves = [(at, name) for at, column in enumerate(columns) if (name := _top(column.path, wanted)) is not None]
+        leaves = [(at, top) for at, column in enumerate(columns) if (top := _top(column.path, wanted)) is not None]
         of_lists = [(at, name) for at, name in leaves if name in lists]
         budget = _Budget(self._size, self._source.name, limit)
         budget.check(metadata, leaves, of_lists)
@@ -158,7 +158,9 @@ class _Budget:
         self._kept += sum(len(text) for text in texts or () if isinstance(text, (str, bytes)))
         if self._kept > self.most:
             raise self._refused(
-                f"holds more than {self.most:,} bytes of rows, lists and names", line, hint="--limit N reads the first N"
+                f"holds more than {self.most:,} bytes of rows, lists and names",
+                line,
+                hint="--limit N reads the first N",
             )
 
     def check_texts(self, entries: int, line: int) -> None:
