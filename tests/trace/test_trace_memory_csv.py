@@ -18,6 +18,7 @@ from kvplan.errors import InputError
 from kvplan.trace import read_trace
 from kvplan.trace.read import ReadOptions, read_source
 from kvplan.trace.readers import delimited, prometheus
+from kvplan.trace.readers.parquet_pages import pages
 from kvplan.trace.source import memory_source
 from kvplan.trace.unpacked import MOST_TIMES, SURELY, unpacked
 
@@ -135,6 +136,15 @@ def test_a_wrong_bucket_counts_only_where_its_histogram_is_asked_for():
 def test_labels_are_those_of_a_word_of_their_own():
     match = prometheus._SAMPLE.fullmatch('a{model="x=\\"le=\\"1",le="5",le="7"} 1')
     assert prometheus._labels(match, ("le",)) == {"le": "7"}
+
+
+def test_a_client_of_many_windows_takes_the_lengths_of_the_last_before_each(tmp_path):
+    path = tmp_path / "chunk-1-trace.csv"
+    path.write_text("".join(f"{600 * n},0.01,,Gamma,1,\n" for n in range(60_000)))
+    windows = (f'"{600 * n}":{{"input_tokens":"{{{n + 1}: 1}}","output_tokens":"{{1: 1}}"}}' for n in range(60_000))
+    (tmp_path / "chunk-1-dataset.json").write_text("{" + ",".join(windows) + "}")
+    trace = read_trace(path, limit=50_000)
+    assert (trace.prompt_tokens == trace.arrival_s // 600 + 1).all()
 
 
 # -- compression ------------------------------------------------------------------------------------------------
@@ -257,6 +267,71 @@ def test_parquet_that_tells_more_than_it_bears_is_refused_with_the_numbers(tmp_p
     assert caught.value.hint
     assert f"{path.stat().st_size:,}" in caught.value.message
     assert grown_kib(path) < max(10 * path.stat().st_size / 1024, 60 << 10)
+
+
+def varint(number, width=0):
+    """A whole number as Thrift writes it, padded to ``width`` bytes, which is as good."""
+    number *= 2
+    groups = max(width, -(-number.bit_length() // 7))
+    return bytes((number >> 7 * at) & 127 | (128 if at < groups - 1 else 0) for at in range(groups))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "true", "said", "message"),
+    [
+        (EXPANDING["a list"][0], {}, MANY, 5, "more values in column 'hash_ids' than its footer says"),
+        (lambda: requests(MANY), ONE_PAGE, 8 * MANY, 1000, "'arrival' that unpacks to 40,000,0"),
+    ],
+    ids=["values", "bytes"],
+)
+def test_a_footer_that_lies_is_found_out_by_the_pages(tmp_path, columns, options, true, said, message):
+    path = written_parquet(tmp_path / "x.parquet", columns(), **options)
+    data = path.read_bytes()
+    begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[begin:]
+    for number in range(true, true + 200):  # the levels and the page's header are some bytes more
+        footer = footer.replace(varint(number), varint(said, len(varint(number))))
+    assert footer != data[begin:]
+    path.write_bytes(data[:begin] + footer)
+    with pytest.raises(InputError, match=message):
+        read_trace(path, limit=10)
+
+
+def small_parquet():
+    file = io.BytesIO()
+    columns = requests(60) | {"id": pa.array(["ab"] * 60), "hash_ids": pa.array([[1, 2], [3]] * 30)}
+    pq.write_table(pa.table(columns), file, row_group_size=25)
+    return file.getvalue()
+
+
+SMALL_PARQUET = small_parquet()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.integers(4, len(SMALL_PARQUET) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_parquet_is_a_trace_or_an_error_with_a_line(changes):
+    data = bytearray(SMALL_PARQUET)
+    for at, byte in changes:
+        data[at] = byte
+    try:
+        trace = read_source(memory_source(bytes(data)), ReadOptions(on_bad_row="skip"))
+    except InputError as error:
+        assert error.line is not None or error.field == "columns"  # noqa: PT017 - a trace is as good an outcome
+    else:
+        assert len(trace)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_pages_hold_what_the_footer_says(tmp_path, version):
+    path = written_parquet(
+        tmp_path / "x.parquet", requests(30_000), data_page_version=version, data_page_size=4096, write_statistics=True
+    )
+    with path.open("rb") as file:
+        metadata = pq.ParquetFile(path).metadata
+        for at in range(3):
+            found = list(pages(file, metadata.row_group(0).column(at)))
+            assert sum(page.values for page in found) == 30_000
+            assert len(found) > 2
 
 
 @needs_proc

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from kvplan.errors import InputError
+from kvplan.trace.readers.parquet_pages import pages
 from kvplan.trace.source import Source
 
 _FOOTER_SURELY, _FOOTER_SHARE = 1 << 17, 32
@@ -98,6 +99,7 @@ class ParquetRows:
         line = 1
         for group in range(metadata.num_row_groups):
             about = metadata.row_group(group)
+            budget.check_pages(self._file, about, leaves, line)
             entries = sum(about.column(at).num_values for at, _ in of_lists)
             most = max(1, min(_BATCH, limit or _BATCH, _BATCH_ENTRIES * about.num_rows // max(1, entries)))
             # As dictionaries a long text that a million rows repeat is held once, but each of a million texts twice.
@@ -133,13 +135,11 @@ class _Budget:
         self._kept = 0
 
     def check(self, metadata: Any, leaves: Sequence[tuple[int, str]], lists: Sequence[tuple[int, str]]) -> None:
-        """Judge a file by what its footer says."""
+        """Judge a file by its footer."""
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         for about in groups:
             for at, name in leaves:
-                unpacked = about.column(at).total_uncompressed_size
-                if unpacked > max(_UNPACKED_SURELY, _UNPACKED_TIMES * self._size):
-                    raise self._refused(f"has a column {name!r} that unpacks to {unpacked:,} bytes")
+                self._check_unpacked(name, about.column(at).total_uncompressed_size)
             # Any of a row group's rows may have all of its entries: no limit helps.
             entries = max((about.column(at).num_values for at, _ in lists), default=0)
             if entries * _ENTRY_BYTES > self.most:
@@ -150,6 +150,20 @@ class _Budget:
         entries = sum(about.column(at).num_values for about in groups for at, _ in lists)
         if rows * _ROW_BYTES + entries * _ENTRY_BYTES > self.most:
             raise self._refused(f"holds {rows:,} rows and {entries:,} list entries", hint="--limit N reads the first N")
+
+    def check_pages(self, file: IO[bytes], about: Any, leaves: Sequence[tuple[int, str]], line: int) -> None:
+        """Judge the pages of a row group, of which the footer says ``about``: Arrow goes by the pages."""
+        for at, name in leaves:
+            column, values = about.column(at), 0
+            for page in pages(file, column):
+                self._check_unpacked(name, page.unpacked)
+                values += page.values
+                if values > column.num_values:
+                    raise self._refused(f"has more values in column {name!r} than its footer says", line)
+
+    def _check_unpacked(self, name: str, unpacked: int) -> None:
+        if unpacked > max(_UNPACKED_SURELY, _UNPACKED_TIMES * self._size):
+            raise self._refused(f"has a column {name!r} that unpacks to {unpacked:,} bytes")
 
     def add(self, rows: int, lists: Sequence[Any], texts: list[Any] | None, line: int) -> None:
         """Count what is kept of the rows from ``line`` on: the footer may lie, and tells nothing of texts."""
