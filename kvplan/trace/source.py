@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import os
 import shutil
@@ -13,9 +12,10 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from kvplan.errors import InputError
+from kvplan.trace.unpacked import unpacked
 
 HEAD_BYTES = 1 << 18
 """How much of a file detection looks at."""
@@ -59,18 +59,12 @@ class Source:
         """The decompressed bytes from the beginning, through a handle of its own.
 
         Raises:
-            InputError: damaged compression, or the file cannot be read.
+            InputError: damaged compression, one that unpacks to far more than the file (``unpacked``), or the file
+                cannot be read.
         """
         try:
             with self._open() as file:
-                if self.compression == "gzip":
-                    yield cast(IO[bytes], gzip.GzipFile(fileobj=file, mode="rb"))
-                elif self.compression == "zstd":
-                    import pyarrow as pa  # only here: plain files need no Arrow to be opened
-
-                    yield pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
-                else:
-                    yield file
+                yield unpacked(file, self.compression, self.size, self.name) if self.compression else file
         except _BROKEN as error:
             what = f"is damaged {self.compression} data" if self.compression else "cannot be read"
             raise InputError(f"{what}: {error}", source=self.name, line=1) from error
@@ -104,17 +98,19 @@ class Source:
         raw.clear()
         return text
 
-    def text(self, raw: bytes | bytearray, line: int) -> str:
+    def text(self, raw: bytes | bytearray | memoryview, line: int) -> str:
         """One line's bytes as text without its line end.
 
         Raises:
             InputError: a byte that is not UTF-8, with its line and column.
         """
+        if raw[-1:] == b"\r":  # before it is text, which takes up to four bytes a character
+            raw = raw[:-1]
         try:
-            text = raw.decode("utf-8")
+            text = str(raw, "utf-8")
         except UnicodeDecodeError as error:
             raise InputError("is not UTF-8 text", source=self.name, line=line, column=error.start + 1) from None
-        return text.removesuffix("\r").removeprefix("\ufeff" if line == 1 else "")
+        return text.removeprefix("\ufeff") if line == 1 else text
 
 
 def _read_fully(stream: Any, size: int) -> bytes:
@@ -163,6 +159,7 @@ def _copied(pipe: IO[bytes]) -> Iterator[Callable[[], IO[bytes]]]:
         return
     with tempfile.NamedTemporaryFile() as copy:
         copy.write(start)
+        start = b""  # its memory is not needed any more
         shutil.copyfileobj(pipe, copy, 1 << 20)
         copy.flush()
         yield lambda: Path(copy.name).open("rb")  # noqa: SIM115 - its user closes it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock, epoch_unit
 from kvplan.trace.readers.csv_columns import ColumnParser, NotWellFormedError
-from kvplan.trace.readers.delimited import Block, block_rows, blocks, csv_header, csv_rows, delimiter
+from kvplan.trace.readers.delimited import Block, block_rows, blocks, csv_header, csv_rows, delimiter, field_count
 from kvplan.trace.readers.tables import TableFormat
 from kvplan.trace.rows import LEAST, small, tokens
 from kvplan.trace.source import Source
@@ -26,14 +27,14 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
     builder.sessions_share = table.sessions_share
     if table.note:
         builder.note(table.note)
+    header = csv_header(source)
     first = ""
     if "arrival" in table.columns:
-        first = _first_cell(source, table.columns["arrival"])
+        first = _first_cell(source, header, table.columns["arrival"])
         epoch = None if unit else _epoch_of(first)
         unit = unit or epoch or table.unit
         moments = ", moments since 1970" if epoch else ""
         builder.note(f"time: {table.columns['arrival']!r} in {unit}{moments}, or ISO 8601 dates")
-    header = csv_header(source)
     roles = {role: name for role, name in table.columns.items() if name in header}
     clock = Clock(unit or table.unit, roles.get("arrival", "arrival"))
     parser = ColumnParser(header, roles, delimiter(source), clock)
@@ -41,23 +42,21 @@ def read_csv(source: Source, table: TableFormat, builder: TraceBuilder, unit: st
     for block in blocks(source):
         if builder.full:
             return
-        try:
+        with contextlib.suppress(NotWellFormedError, InputError):
             if not simple:
                 raise NotWellFormedError
             if "arrival" in roles and clock.is_date is None:
                 clock.begin(first)
             arrival, prompt, output, extra = parser.columns(block)
             builder.extend(arrival, prompt, output, **extra)
-        except (NotWellFormedError, InputError):
-            _read_slowly(block, source, header, roles, clock, builder)
+            continue
+        _read_slowly(block, source, header, roles, clock, builder)
 
 
-def _first_cell(source: Source, column: str) -> str:
+def _first_cell(source: Source, header: list[str], column: str) -> str:
     """What the first row has in a column; empty where that row is none."""
-    rows = csv_rows(source)
-    _, header = next(rows)
-    first = next(rows, (0, []))[1]
-    if isinstance(header, InputError) or isinstance(first, InputError) or len(first) != len(header):
+    _, first = next(csv_rows(source), (0, []))
+    if isinstance(first, InputError) or len(first) != len(header):
         return ""
     return first[header.index(column)]
 
@@ -73,14 +72,14 @@ def _read_slowly(
     block: Block, source: Source, header: list[str], roles: dict[str, str], clock: Clock, builder: TraceBuilder
 ) -> None:
     place = {role: header.index(name) for role, name in roles.items()}
-    for line, cells in block_rows(block, source):
+    for line, cells in block_rows(block, source, len(header)):
         if builder.full:
             return
         try:
             if isinstance(cells, InputError):
                 raise cells
             if len(cells) != len(header):
-                raise InputError(f"has {len(cells)} fields, the header {len(header)}")
+                raise field_count(len(cells), len(header))
             _add_row(cells, place, roles, clock, builder)
         except InputError as error:
             builder.bad.add(line, error)

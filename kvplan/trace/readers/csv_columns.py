@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -62,12 +61,15 @@ class ColumnParser:
                 types[self.roles["arrival"]] = self._time_type()
             try:
                 return arrow.read_csv(
-                    io.BytesIO(block.data),
-                    read_options=arrow.ReadOptions(block_size=len(block.data) + 1, column_names=self.header),
+                    pa.BufferReader(block.data),
+                    read_options=arrow.ReadOptions(
+                        use_threads=False, block_size=len(block.data) + 1, column_names=self.header
+                    ),
                     parse_options=arrow.ParseOptions(delimiter=self.separator, newlines_in_values=False),
                     convert_options=arrow.ConvertOptions(
                         column_types=types, include_columns=list(types), strings_can_be_null=False, null_values=[]
                     ),
+                    memory_pool=pa.system_memory_pool(),  # the default one keeps several MiB of what is freed
                 )
             except pa.ArrowException as error:
                 if len(self._times) < 2:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import io
+import shutil
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
 from kvplan.trace.readers.fields import listed, plain
+from kvplan.trace.readers.parquet_rows import ParquetRows
 from kvplan.trace.readers.tables import TableFormat
 from kvplan.trace.rows import LEAST, small, tokens
 from kvplan.trace.source import Source
 
 SEGMENTS = ("segment_source", "segment_start", "segment_tokens")
 OUTPUT = ("output_source", "output_start")
-_BATCH, _BATCH_OF_LISTS = 1 << 16, 1 << 10
-"""Rows at once: as Python's numbers a list of a thousand ids takes 40 KiB."""
 
 
 def parquet_header(source: Source) -> list[str]:
@@ -26,7 +30,7 @@ def parquet_header(source: Source) -> list[str]:
         InputError: the file is damaged.
     """
     with _opened(source) as file:
-        return list(file.schema_arrow.names)
+        return list(file.schema.names)
 
 
 def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit: str | None) -> None:
@@ -43,21 +47,22 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
 
     line = 0
     with _opened(source) as file:
-        names = set(file.schema_arrow.names)
-        stated = (file.schema_arrow.metadata or {}).get(b"block_size", b"")
+        names = set(file.schema.names)
+        stated = (file.schema.metadata or {}).get(b"block_size", b"")
         if builder.block_size is None and stated.isdigit() and 0 < int(stated[:9]) < 1 << 20:
             builder.block_size = int(stated[:9])
         roles = {role: name for role, name in table.columns.items() if name in names}
-        extra = [name for name in ("hash_ids", *SEGMENTS, *OUTPUT) if name in names and name not in roles.values()]
+        plain_ones = [name for role, name in roles.items() if role != "hash_ids"]
+        plain_ones += [name for name in OUTPUT if name in names]
+        lists = [name for name in ("hash_ids", *SEGMENTS) if name in names and name not in plain_ones]
         try:
-            size = _BATCH_OF_LISTS if extra else _BATCH
-            for batch in file.iter_batches(size, columns=[*dict.fromkeys(roles.values()), *extra]):
-                for row in batch.to_pylist():
+            for batch in file.batches(list(dict.fromkeys(plain_ones)), lists, roles.get("id"), builder.limit):
+                for cells in zip(*batch.values(), strict=True):
                     line += 1
                     if builder.full:
                         return
                     try:
-                        _add(row, roles, clock, builder)
+                        _add(dict(zip(batch, cells, strict=True)), roles, clock, builder)
                     except InputError as error:
                         builder.bad.add(line, error)
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -77,15 +82,20 @@ def _add(row: dict[str, Any], roles: dict[str, str], clock: Clock, builder: Trac
         None if got.get("output") is None else tokens(got["output"], roles["output"]),
         name=None if name is None else str(name),
         session=plain(got.get("session"), "session"),
-        ids=listed(row.get("hash_ids"), "hash_ids") if segments is None else (),
+        ids=_entries(row.get("hash_ids"), "hash_ids") if segments is None else (),
         segments=segments,
         output_content=None if segments is None else _output(row),
         **{role: small(got[role], role, least) for role, least in LEAST.items() if got.get(role) is not None},
     )
 
 
+def _entries(cell: Any, field: str) -> Sequence[Any]:
+    """A cell's list, of whole numbers or others; none is an empty one."""
+    return cell if isinstance(cell, array) else listed(cell, field)
+
+
 def _segments(row: dict[str, Any], builder: TraceBuilder) -> list[tuple[int, int, int]]:
-    columns = [listed(row.get(name), name) for name in SEGMENTS]
+    columns = [_entries(row.get(name), name) for name in SEGMENTS]
     if len({len(column) for column in columns}) != 1:
         raise InputError("have different lengths", field="segment_*")
     segments = []
@@ -107,34 +117,25 @@ def _output(row: dict[str, Any]) -> tuple[int, int]:
     return source, start
 
 
-def _opened(source: Source) -> Any:
-    return _Opened(source)
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[ParquetRows]:
+    """The file's rows, whatever its compression.
 
+    Raises:
+        InputError: its footer is damaged, or larger than any trace's.
+    """
+    import pyarrow as pa
 
-class _Opened:
-    """A ParquetFile over a source, whatever its compression; errors as InputError."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def __enter__(self) -> Any:
-        import io
-
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self._stream = self.source.stream()
-        raw = self._stream.__enter__()
+    with source.stream() as raw:
+        if source.compression is not None:  # a decompressor cannot seek
+            memory = io.BytesIO()
+            shutil.copyfileobj(raw, memory, 1 << 20)
+            raw = memory
         try:
-            # A decompressor cannot seek backwards cheaply; a plain file can.
-            seekable = raw if self.source.compression is None else io.BytesIO(raw.read())
-            return pq.ParquetFile(seekable)
+            rows = ParquetRows(raw, source)
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            self._stream.__exit__(None, None, None)
-            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=self.source.name, line=1) from None
-
-    def __exit__(self, *details: Any) -> None:
-        self._stream.__exit__(*details)
+            raise InputError(f"is damaged Parquet: {_first_line(error)}", source=source.name, line=1) from None
+        yield rows
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,8 @@ from kvplan.trace.trace import Doubles, Longs
 
 # name, labels, value; a timestamp and OpenMetrics' exemplar may follow.
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^#]*\})?\s+([^\s]+)(?:\s+-?[\d.]+)?(?:\s+# \{.*)?")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+# Possessive, and from the beginning of a word only: a long word that is no label is gone through once.
+_LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)="((?:[^"\\]++|\\.)*+)"')
 
 PROMPT = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram")
 OUTPUT = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram")
@@ -45,6 +45,9 @@ _CONFIG = (
     "gpu_memory_utilization",
 )
 _MOST_TOKENS = float(2**31 - 1)
+_LONGEST_NUMBER = 400
+_MANY_BUCKETS = 1 << 12
+"""Of so many, a straight line through each is close enough: an engine has thirty."""
 
 
 def looks_like_metrics(head: str) -> bool:
@@ -102,15 +105,16 @@ class Histogram:
 
 
 def _power_quantiles(edges: Doubles, counts: Doubles, power: float) -> Distribution:
-    inside = np.linspace(0, 1, 9)
-    ranks, values = [0.0], [float(edges[np.argmax(counts > 0)])]
-    done = 0.0
-    for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
-        if count > 0:
-            ranks += list((done + inside * count) / counts.sum())
-            values += list(low + (high - low) * inside**power)
-            done += count
-    return Distribution(np.array(ranks), np.maximum.accumulate(np.array(values)))
+    held = np.flatnonzero(counts > 0)
+    inside = np.linspace(0, 1, 9 if len(held) < _MANY_BUCKETS else 2)
+    count, low, width = counts[held, None], edges[held, None], np.diff(edges)[held, None]
+    done = np.cumsum(count)[:, None] - count
+    ranks = (done + inside * count) / counts.sum()
+    values = low + width * inside**power
+    first = float(edges[held[0]])
+    return Distribution(
+        np.concatenate([[0.0], ranks.ravel()]), np.maximum.accumulate(np.concatenate([[first], values.ravel()]))
+    )
 
 
 def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
@@ -120,9 +124,9 @@ def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
         NoRequestsError: there is no histogram of prompt lengths with a request in it.
         InputError: a histogram that is none.
     """
-    samples = list(_samples(source))
-    builder.facts.update(_facts(samples))
-    prompt = _histogram(samples, PROMPT, source)
+    facts, tallies = _read(source)
+    builder.facts.update(facts)
+    prompt = _histogram(tallies, PROMPT, source)
     if prompt is None:
         raise NoRequestsError(
             "is a scrape of /metrics without a histogram of prompt lengths that counted a request",
@@ -133,7 +137,7 @@ def read_prometheus(source: Source, builder: TraceBuilder, seed: int) -> None:
     count = builder.drawn(prompt.count)
     random = np.random.default_rng(seed)
     builder.note(f"drawn from the length histograms of /metrics with seed {seed}: prompt and output independent")
-    output, parallel = (_histogram(samples, names, source) for names in (OUTPUT, PARALLEL))
+    output, parallel = (_histogram(tallies, names, source) for names in (OUTPUT, PARALLEL))
     extra = {} if parallel is None else {"n": _drawn(parallel, "n", count, random, builder, exact=True)}
     builder.extend(
         None,
@@ -164,66 +168,115 @@ def _drawn(
     return np.clip(values, 1, _MOST_TOKENS).astype(np.int64)
 
 
-def _samples(source: Source) -> Iterator[tuple[int, str, dict[str, str], float]]:
+class _Tally:
+    """What the samples of one histogram add up to over engines and models. A wrong one counts once it is asked for."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[float, float] = {}
+        self.count = self.total = 0.0
+        self.line = 1
+        """Of the last sample."""
+        self.error: InputError | None = None
+
+    def add(self, part: str, le: str | None, value: float) -> None:
+        """Raises InputError, without a place, for what is no ``part`` (bucket, sum, count) of a histogram."""
+        if not 0 <= value < 1e18:
+            raise InputError("is no count", value=value)
+        if part == "bucket":
+            edge = _edge(le)
+            self.buckets[edge] = self.buckets.get(edge, 0.0) + value
+        elif part == "sum":
+            self.total += value
+        else:
+            self.count += value
+
+
+def _read(source: Source) -> tuple[dict[str, Any], dict[str, _Tally]]:
+    """(facts, histogram of each name that tells of lengths): no sample is kept, a scrape may have millions."""
+    facts: dict[str, Any] = {}
+    tallies = {name: _Tally() for name in (*PROMPT, *OUTPUT, *PARALLEL)}
+    parts = {f"{name}_{part}": (tally, part) for name, tally in tallies.items() for part in ("bucket", "sum", "count")}
     for line, text in source.lines():
         text = text.strip()
         if not text or text.startswith("#"):
             continue
         match = _SAMPLE.fullmatch(text)
         try:
-            value = float(match[3]) if match else math.nan
+            if match is None:
+                raise ValueError
+            value = _value(match)
         except ValueError:
-            match = None
-        if match is None:
-            raise InputError("is no Prometheus sample", value=text[:80], source=source.name, line=line)
-        yield line, match[1], dict(_LABEL.findall(match[2] or "")), value
+            raise InputError("is no Prometheus sample", value=text[:80], source=source.name, line=line) from None
+        name = match[1]
+        if name in parts:
+            _tally(*parts[name], match, value, source, line)
+        elif name in _GAUGES and math.isfinite(value):
+            facts[_GAUGES[name]] = facts.get(_GAUGES[name], 0.0) + value
+        elif name == "vllm:cache_config_info":
+            labels = _labels(match, _CONFIG)
+            facts |= {key: labels[key] for key in _CONFIG if labels.get(key) not in (None, "None")}
+    if facts.get("prefix_cache_query_tokens"):
+        facts["prefix_cache_hit_rate"] = facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
+    return facts, tallies
 
 
-def _histogram(samples: list[Any], names: tuple[str, ...], source: Source) -> Histogram | None:
+def _value(match: re.Match[str]) -> float:
+    """A sample's value; ValueError where it is none. One that is longer than any number is not even looked at."""
+    begin, end = match.span(3)
+    if end - begin > _LONGEST_NUMBER:
+        raise ValueError
+    return float(match[3])
+
+
+def _tally(tally: _Tally, part: str, match: re.Match[str], value: float, source: Source, line: int) -> None:
+    if tally.error is not None:
+        return
+    tally.line = line
+    try:
+        tally.add(part, _labels(match, ("le",)).get("le"), value)
+    except InputError as error:
+        tally.error = InputError(
+            error.message, field=error.field or match[1], value=error.value, source=source.name, line=line
+        )
+
+
+def _labels(match: re.Match[str], wanted: tuple[str, ...]) -> dict[str, str]:
+    """Those labels of a sample that are ``wanted``."""
+    if match[2] is None:
+        return {}
+    labels = _LABEL.finditer(match.string, *match.span(2))
+    return {label[1]: _start(label) for label in labels if label[1] in wanted}
+
+
+def _start(label: re.Match[str]) -> str:
+    """A label's value: no more of it than a number has, as no longer one is understood."""
+    begin, end = label.span(2)
+    return label.string[begin : min(end, begin + _LONGEST_NUMBER)]
+
+
+def _histogram(tallies: dict[str, _Tally], names: tuple[str, ...], source: Source) -> Histogram | None:
     """The first of ``names`` that counted something, summed over engines and models."""
     for name in names:
-        buckets: dict[float, float] = {}
-        count, total, line = 0.0, 0.0, 1
-        for at, sample, labels, value in samples:
-            if sample in (f"{name}_bucket", f"{name}_sum", f"{name}_count"):
-                line = at
-                if not 0 <= value < 1e18:
-                    raise InputError("is no count", field=sample, value=value, source=source.name, line=at)
-            if sample == f"{name}_bucket":
-                edge = _edge(labels.get("le"), source, at)
-                buckets[edge] = buckets.get(edge, 0.0) + value
-            elif sample == f"{name}_sum":
-                total += value
-            elif sample == f"{name}_count":
-                count += value
-        count = max(count, *buckets.values()) if buckets else 0.0
-        edges = sorted(edge for edge in buckets if math.isfinite(edge))
-        up_to = np.array([buckets[edge] for edge in edges])
+        tally = tallies[name]
+        if tally.error is not None:
+            raise tally.error
+        buckets = tally.buckets
+        count = max(tally.count, max(buckets.values())) if buckets else 0.0
         if count < 1:
             continue
+        edges = sorted(edge for edge in buckets if math.isfinite(edge))
+        up_to = np.array([buckets[edge] for edge in edges])
         if (np.diff(up_to) < 0).any():
-            raise InputError("buckets are not cumulative", field=name, source=source.name, line=line)
-        return Histogram(np.array(edges), up_to, count, total or None)
+            raise InputError("buckets are not cumulative", field=name, source=source.name, line=tally.line)
+        return Histogram(np.array(edges), up_to, count, tally.total or None)
     return None
 
 
-def _edge(text: str | None, source: Source, line: int) -> float:
+def _edge(text: str | None) -> float:
     try:
         edge = float(text or "")
     except ValueError:
         edge = math.nan
     if math.isnan(edge) or edge < 0 or (math.isfinite(edge) and edge > _MOST_TOKENS):
-        raise InputError("is no bucket's edge", field="le", value=text, source=source.name, line=line)
+        raise InputError("is no bucket's edge", field="le", value=text)
     return edge
-
-
-def _facts(samples: list[Any]) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    for _, name, labels, value in samples:
-        if name in _GAUGES and math.isfinite(value):
-            facts[_GAUGES[name]] = facts.get(_GAUGES[name], 0.0) + value
-        elif name == "vllm:cache_config_info":
-            facts |= {key: labels[key] for key in _CONFIG if labels.get(key) not in (None, "None")}
-    if facts.get("prefix_cache_query_tokens"):
-        facts["prefix_cache_hit_rate"] = facts.get("prefix_cache_hit_tokens", 0.0) / facts["prefix_cache_query_tokens"]
-    return facts

@@ -7,7 +7,7 @@ from array import array
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import OPEN_LOOP, PER_SECOND
-from kvplan.trace.readers.delimited import csv_rows
+from kvplan.trace.readers.delimited import csv_header, csv_rows, field_count
 from kvplan.trace.rows import number, tokens
 from kvplan.trace.source import Source
 
@@ -19,19 +19,17 @@ def read_rounds(source: Source, builder: TraceBuilder, unit: str) -> None:
     builder.note("prompt = prefix_len + input_len: input_len is what a round adds")
     builder.note(f"time: arrival_time in {unit}, tool_wait_after_ms in ms")
     builder.note(f"sessions: {OPEN_LOOP}")
-    reader = csv_rows(source)
-    _, header = next(reader)
-    assert isinstance(header, list)
+    header = csv_header(source)
     place = {name: header.index(name) for name in (*COLUMNS, "arrival_time") if name in header}
     due = array("d")  # seconds, when each session's next round arrives
-    for line, cells in reader:
+    for line, cells in csv_rows(source):
         if builder.full:
             return
         try:
             if isinstance(cells, InputError):
                 raise cells
             if len(cells) != len(header):
-                raise InputError(f"has {len(cells)} fields, the header {len(header)}")
+                raise field_count(len(cells), len(header))
             session = cells[place["session_id"]]
             prefix, new, output = (
                 tokens(cells[place[name]], name) for name in ("prefix_len", "input_len", "output_len")
