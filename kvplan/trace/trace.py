@@ -61,13 +61,27 @@ class Content:
     def covered_tokens(self) -> Longs:
         """int64[R]: how many of each prompt's first tokens have an identity that others may share."""
         covered = np.zeros(len(self.output_source), np.int64)
-        for begin in range(0, len(covered), _AT_ONCE):
+        for part, tokens in self._covered():
+            covered[part] = tokens
+        return covered
+
+    def fits(self, prompt_tokens: Longs) -> NDArray[np.bool_]:
+        """bool[R]: whether what is told of each prompt is no longer than it."""
+        good = np.ones(len(prompt_tokens), bool)
+        for part, tokens in self._covered():
+            good[part] = tokens <= prompt_tokens[part]
+        return good
+
+    def _covered(self) -> Iterator[tuple[slice, Longs]]:
+        """``covered_tokens`` of some rows at a time."""
+        for begin in range(0, len(self.output_source), _AT_ONCE):
             pointer = self.segment_ptr[begin : begin + _AT_ONCE + 1]
+            covered = np.zeros(len(pointer) - 1, np.int64)
             some = pointer[1:] > pointer[:-1]
             if some.any():
                 tokens = self.segment_tokens[pointer[0] : pointer[-1]].astype(np.int64, copy=False)
-                covered[begin : begin + _AT_ONCE][some] = np.add.reduceat(tokens, (pointer[:-1] - pointer[0])[some])
-        return covered
+                covered[some] = np.add.reduceat(tokens, (pointer[:-1] - pointer[0])[some])
+            yield slice(begin, begin + _AT_ONCE), covered
 
     def rows(self) -> Iterator[tuple[list[tuple[int, int, int]], int, int]]:
         """(segments, output source, output start) of each request as Python's numbers, some rows at a time."""
@@ -244,7 +258,7 @@ class Trace:
             raise InputError("does not have one entry a request", field="content.output_start")
         if segments and (content.segment_tokens.min() < 1 or content.segment_source.min() < 0):
             raise InputError("a segment has >= 1 token and a source >= 0", field="content.segment_tokens")
-        self._check("prompt_tokens", content.covered_tokens() <= self.prompt_tokens, "as long as its content")
+        self._check("prompt_tokens", content.fits(self.prompt_tokens), "as long as its content")
 
     @property
     def span_s(self) -> float:

@@ -38,6 +38,8 @@ class ColumnParser:
         Raises:
             NotWellFormedError: the block holds anything but rows that the slow way would read just so.
         """
+        import pyarrow as pa
+
         roles = self.roles
         table = self._table(block)
         columns = {role: table.column(name).combine_chunks() for role, name in roles.items()}
@@ -48,6 +50,7 @@ class ColumnParser:
         extra: dict[str, Any] = {role: numbers[role] for role in LEAST if role in roles}
         names = (("name", "id"), ("session", "session"))
         extra |= {key: columns[role].to_pylist() for key, role in names if role in roles}
+        pa.default_memory_pool().release_unused()  # else it keeps several times what all blocks together become
         return arrival, numbers["prompt"], numbers.get("output"), extra
 
     def _table(self, block: Block) -> Any:
@@ -69,7 +72,6 @@ class ColumnParser:
                     convert_options=arrow.ConvertOptions(
                         column_types=types, include_columns=list(types), strings_can_be_null=False, null_values=[]
                     ),
-                    memory_pool=pa.system_memory_pool(),  # the default one keeps several MiB of what is freed
                 )
             except pa.ArrowException as error:
                 if len(self._times) < 2:
