@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.long_json import is_list
 
 
 def at(value: Any, *path: str) -> Any:
@@ -18,15 +19,15 @@ def at(value: Any, *path: str) -> Any:
     return value
 
 
-def listed(value: Any, field: str) -> list[Any]:
-    """``value`` as a list; None is an empty one.
+def listed(value: Any, field: str) -> Sequence[Any]:
+    """``value`` as a list, or one that stays text; None is an empty one.
 
     Raises:
         InputError: it is something else.
     """
     if value is None:
         return []
-    if not isinstance(value, list):
+    if not is_list(value):
         raise InputError("is not a list", field=field, value=value)
     return value
 
@@ -37,7 +38,7 @@ def plain(value: Any, field: str) -> Any:
     Raises:
         InputError: it is a list or a mapping.
     """
-    if isinstance(value, (dict, list)):
+    if isinstance(value, dict) or is_list(value):
         raise InputError("is not a name", field=field, value=value)
     return value
 

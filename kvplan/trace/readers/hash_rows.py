@@ -11,6 +11,7 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
+from kvplan.trace.long_json import is_list
 from kvplan.trace.rows import tokens
 
 
@@ -28,7 +29,7 @@ class HashRows:
             InputError: the row is none; without a place.
         """
         time, output, ids = value.get("timestamp"), value.get("output_length"), value.get("hash_ids") or ()
-        if not isinstance(ids, (list, tuple)):
+        if ids != () and not is_list(ids):
             raise InputError("is not a list of block ids", field="hash_ids", value=ids)
         self.builder.add(
             None if time is None else self.clock.seconds(time),
@@ -70,6 +71,6 @@ class BailianRows(HashRows):
 
 
 def _hashable(value: Any) -> Any:
-    if isinstance(value, (dict, list)):
+    if isinstance(value, dict) or is_list(value):
         raise InputError("is no id", field="chat_id", value=value)
     return value

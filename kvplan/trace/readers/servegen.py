@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -31,7 +32,7 @@ def looks_like_rates(head: str) -> bool:
 
 def is_dataset(value: dict[str, Any]) -> bool:
     """Whether a JSON document is a ``chunk-I-dataset.json``."""
-    windows = list(value.items())[:3]
+    windows = list(itertools.islice(value.items(), 3))
     return bool(windows) and all(
         key.isdigit() and isinstance(inner, dict) and str(inner.get("input_tokens", "")).startswith("{")
         for key, inner in windows

@@ -1,0 +1,506 @@
+"""JSON text that is too long to be decoded at once: checked in one pass, decoded a window at a time.
+
+Python objects take up to 70 times the text they are decoded from (``[],`` is three bytes, an empty list takes 64). So
+no more than ``WINDOW`` bytes are given to the decoder at once, and what it makes of them is used or dropped before the
+next window. An element that fits into no window is entered: its own elements are taken instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from codecs import utf_8_decode
+from collections.abc import Iterable, Iterator
+from json.decoder import WHITESPACE, scanstring  # type: ignore[attr-defined]  # the scanner in C
+from typing import Any, NamedTuple
+
+from kvplan.errors import InputError
+
+WINDOW = 1 << 16
+"""Bytes decoded at once: the objects made of them take 3 MB at most."""
+
+NO_COMMA = "Expecting ',' delimiter"
+UNFINISHED = "a JSON array lacks its end"
+"""What to say where neither a comma nor the end follows an entry; and of the array of a whole file."""
+
+_TOKEN = 16
+"""Characters: more than ``-Infinity`` or an escape has. An error as near to a window's end may come of the cut."""
+_DEEP = 500
+"""Levels from which on it is tried whether a value can be decoded at all: Python stands no more than 1,000."""
+_SPARE = 50
+"""Levels left to those who decode a checked value while more calls are open."""
+
+_BLANK = re.compile(rb"[ \t\r\n]*")
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
+_HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]")
+_WITHIN_CHARACTER = bytes(range(0x80, 0xC0))
+_CLOSING = {b"[": b"]", b"{": b"}"}
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=_no_constant)
+"""As ``json.loads``, without NaN and the infinities, which are not JSON."""
+_scan_once = DECODER.scan_once  # type: ignore[attr-defined]
+
+
+class Container(NamedTuple):
+    """Where a list or an object that no window held ends, and how many entries it has."""
+
+    end: int
+    entries: int
+
+
+class Window(NamedTuple):
+    """A piece of the text, decoded.
+
+    Args:
+        text: the characters.
+        begin: the byte at which it begins.
+        plain: each character is one byte.
+        last: nothing follows.
+    """
+
+    text: str
+    begin: int
+    plain: bool
+    last: bool
+
+    def place(self, index: int) -> int:
+        """The byte at which the character ``index`` begins."""
+        return self.begin + (index if self.plain else len(self.text[:index].encode("utf-8", "surrogatepass")))
+
+    def cuts(self, error: json.JSONDecodeError) -> bool:
+        """Whether the error may come of the window's end; a later window will tell."""
+        in_string = error.msg.startswith("Unterminated string")
+        return not self.last and (in_string or error.pos > len(self.text) - _TOKEN)
+
+
+class JsonText:
+    """UTF-8 bytes of JSON, which may grow at their end. Places (``at``) count bytes from 0.
+
+    ``end_of`` checks a value, and refuses what ``json.loads`` would; the others may be asked for what it checked.
+
+    Args:
+        data: the text so far.
+        more: what follows it.
+        name, line, column: the file, and the place from 1 at which ``data`` begins in it, for messages.
+    """
+
+    def __init__(
+        self,
+        data: bytearray,
+        more: Iterable[bytes] = (),
+        *,
+        name: str | None = None,
+        line: int = 1,
+        column: int = 1,
+    ) -> None:
+        self.data = data
+        self.containers: dict[int, Container] = {}
+        """Those of the checked text that no window held, by the place of their bracket."""
+        self._more: Iterator[bytes] = iter(more)
+        self._name, self._line, self._column = name, line, column
+
+    # -- text -----------------------------------------------------------------------------------------------
+
+    def grow(self) -> bool:
+        """Append the next block; False at the end."""
+        block = next(self._more, b"")
+        self.data += block
+        return bool(block)
+
+    def rest(self, at: int) -> JsonText:
+        """What begins at ``at``, as a text of its own; this one stays as it is for whoever holds a part of it."""
+        line, column = self.line_and_column(at)
+        more, self._more = self._more, iter(())
+        return JsonText(self.data[at:], more, name=self._name, line=line, column=column)
+
+    def line_and_column(self, at: int) -> tuple[int, int]:
+        """From 1; columns count characters."""
+        begin = self.data.rfind(b"\n", 0, at) + 1
+        characters = len(self.data[begin:at].translate(None, _WITHIN_CHARACTER))
+        return self._line + self.data.count(b"\n", 0, begin), characters + (1 if begin else self._column)
+
+    def after_blank(self, at: int) -> int:
+        """Where the white space that may stand at ``at`` ends."""
+        while True:
+            blank = _BLANK.match(self.data, at)
+            assert blank is not None  # it matches nothing, too
+            at = blank.end()
+            if at < len(self.data) or not self.grow():
+                return at
+
+    def window(self, at: int, size: int) -> Window:
+        """The text from ``at`` on, ``size`` bytes or all there is, without a character that would be cut."""
+        while len(self.data) <= at + size and self.grow():
+            pass
+        text, used = utf_8_decode(self.data[at : at + size], "surrogatepass", False)
+        return Window(text, at, len(text) == used, len(self.data) <= at + size)
+
+    def _refusal(self, message: str, at: int) -> InputError:
+        line, column = self.line_and_column(at)
+        return InputError(message, source=self._name, line=line, column=column)
+
+    def _refuse(self, error: Exception, window: Window) -> None:
+        """Raise what the decoder said of ``window``, unless its end is the reason."""
+        if isinstance(error, StopIteration):
+            error = json.JSONDecodeError("Expecting value", window.text, error.value)
+        if isinstance(error, json.JSONDecodeError):
+            if window.cuts(error):
+                return
+            raise self._refusal(f"is not JSON: {error.msg}", window.place(error.pos)) from None
+        # NaN, a number of thousands of digits: where is not told
+        message = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON: {error}"
+        line, _ = self.line_and_column(window.begin)
+        raise InputError(message, source=self._name, line=line) from None
+
+    # -- entries, a window at a time ------------------------------------------------------------------------
+
+    def elements(self, at: int, depth: int = 0) -> tuple[list[Any], int, bool]:
+        """The elements of a list from the one that begins at ``at`` on, as many as a window holds.
+
+        Args:
+            at: where it begins.
+            depth: how many lists and objects are open around it.
+
+        Returns:
+            The elements; where the next one begins, or the list ends; which of both. No element: a window does not
+            hold the next.
+
+        Raises:
+            InputError: it is malformed.
+        """
+        window = self.window(at, WINDOW)
+        deep = _is_deep(window, depth)
+        values, ready, closed = ([], 0, False) if deep else _scalars(window.text)
+        if not values:
+            lines: list[int] = []
+            values, ready, closed = self._elements(window, depth if deep else 0, lines)
+        end = window.place(ready)
+        return values, end if closed else self.after_blank(end), closed
+
+    def rows(self, at: int) -> tuple[list[tuple[int, Any]], int, bool]:
+        """As ``elements``, with the line of each."""
+        window = self.window(at, WINDOW)
+        first, _ = self.line_and_column(at)
+        lines: list[int] = []
+        depth = 1 if _is_deep(window, 1) else 0
+        values, ready, closed = self._elements(window, depth, lines, UNFINISHED)
+        end = window.place(ready)
+        rows = [(first + line, value) for line, value in zip(lines, values, strict=True)]
+        return rows, end if closed else self.after_blank(end), closed
+
+    def _elements(
+        self, window: Window, depth: int, lines: list[int], missing: str = NO_COMMA
+    ) -> tuple[list[Any], int, bool]:
+        """``elements`` by index, one by one; the line of each, from 0, is added to ``lines``.
+
+        ``depth``: 0 where it need not be watched. ``missing``: what to say where neither a comma nor the end follows.
+        """
+        text = window.text
+        values: list[Any] = []
+        ready, line, counted = 0, 0, 0
+        try:
+            while True:
+                value, end = _scan_once(text, ready)
+                if depth:
+                    _try_depth(text[ready:end], depth)
+                if text[end : end + 1] not in (",", "]"):
+                    end = WHITESPACE.match(text, end).end()
+                sign = text[end : end + 1]
+                if sign not in (",", "]"):
+                    raise json.JSONDecodeError(missing, text, end)
+                line += text.count("\n", counted, ready)
+                counted = ready
+                lines.append(line)
+                values.append(value)
+                if sign == "]":
+                    return values, end + 1, True
+                ready = WHITESPACE.match(text, end + 1).end()
+        except (ValueError, StopIteration, RecursionError) as error:
+            if not values:  # else it is told when the next are asked for
+                self._refuse(error, window)
+        return values, ready, False
+
+    def entries(self, at: int, depth: int = 0) -> tuple[list[tuple[str, int]], int, bool]:
+        """The entries of an object from the one that begins at ``at`` on, as many as a window holds.
+
+        Args and Raises: as of ``elements``.
+
+        Returns:
+            (key, where the entry begins) of each; where the next one begins, or the object ends; which of both.
+        """
+        window = self.window(at, WINDOW)
+        text, deep = window.text, _is_deep(window, depth)
+        found: list[tuple[str, int]] = []
+        place, counted, ready, closed = at, 0, 0, False
+        try:
+            while not closed:
+                key, begin = _key(text, ready)
+                _, end = _scan_once(text, begin)
+                if deep:
+                    _try_depth(text[begin:end], depth)
+                end = WHITESPACE.match(text, end).end()
+                sign = text[end : end + 1]
+                if sign not in (",", "}"):
+                    raise json.JSONDecodeError(NO_COMMA, text, end)
+                place += ready - counted if window.plain else len(text[counted:ready].encode("utf-8", "surrogatepass"))
+                counted = ready
+                found.append((key, place))
+                closed = sign == "}"
+                ready = end + 1 if closed else WHITESPACE.match(text, end + 1).end()
+        except (ValueError, StopIteration, RecursionError) as error:
+            if not found:
+                self._refuse(error, window)
+        end = window.place(ready)
+        return found, end if closed else self.after_blank(end), closed
+
+    def documents(self, at: int) -> tuple[list[tuple[int, Any]], int]:
+        """The values that follow one another from ``at`` on, as many as a window holds, up to one that is a list.
+
+        Returns:
+            (line, value) of each; where the next begins. None: a window does not hold the next.
+
+        Raises:
+            InputError: one is malformed.
+        """
+        window = self.window(at, WINDOW)
+        text = window.text
+        line, _ = self.line_and_column(at)
+        found: list[tuple[int, Any]] = []
+        ready = 0
+        try:
+            while ready < len(text) and text[ready] != "[":
+                value, end = _scan_once(text, ready)
+                if end == len(text) and not window.last:
+                    break  # a number may go on
+                found.append((line, value))
+                after = WHITESPACE.match(text, end).end()
+                line += text.count("\n", ready, after)
+                ready = after
+        except (ValueError, StopIteration, RecursionError) as error:
+            if not found:
+                self._refuse(error, window)
+        return found, self.after_blank(window.place(ready))
+
+    def key(self, at: int) -> tuple[str, int]:
+        """(key, where its value begins) of the entry that begins at ``at``.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self.data[at : at + 1] != b'"':
+            raise self._refusal("is not JSON: Expecting property name enclosed in double quotes", at)
+        key, end = self.string(at)
+        end = self.after_blank(end)
+        if self.data[end : end + 1] != b":":
+            raise self._refusal("is not JSON: Expecting ':' delimiter", end)
+        return key, self.after_blank(end + 1)
+
+    def after(self, at: int, opening: bytes, missing: str = NO_COMMA) -> tuple[int, bool]:
+        """Past the comma after an entry, or past the end of the list or object; which of both: True for its end.
+
+        Raises:
+            InputError: neither follows.
+        """
+        at = self.after_blank(at)
+        sign = self.data[at : at + 1]
+        if sign == b",":
+            return self.after_blank(at + 1), False
+        if sign == _CLOSING[opening]:
+            return at + 1, True
+        raise self._refusal(f"is not JSON: {missing}", at)
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def end_of(self, at: int) -> int:
+        """Where the value that begins at ``at`` ends; notes the ``containers`` in it.
+
+        Raises:
+            InputError: it is not JSON, or nested too deeply.
+        """
+        opened: list[tuple[int, bytes]] = []
+        counts: list[int] = []
+
+        def enter(at: int) -> int:
+            """Into the list or object at ``at``, past its bracket, or past another value."""
+            sign = bytes(self.data[at : at + 1])
+            if sign not in _CLOSING:
+                end = self._string_end(at) if sign == b'"' else self.scalar(at)[1]
+                return leave(end)
+            if len(opened) > sys.getrecursionlimit():
+                raise self._refusal("is nested too deeply", at)
+            opened.append((at, sign))
+            counts.append(0)
+            inner = self.after_blank(at + 1)
+            if self.data[inner : inner + 1] == _CLOSING[sign]:
+                return leave(close(inner + 1))
+            return inner
+
+        def close(end: int) -> int:
+            begin, _ = opened.pop()
+            self.containers[begin] = Container(end, counts.pop())
+            return end
+
+        def leave(at: int) -> int:
+            """From the end of a value to where the next entry begins."""
+            while opened:
+                counts[-1] += 1
+                at, closed = self.after(at, opened[-1][1])
+                if not closed:
+                    break
+                close(at)
+            return at
+
+        at = enter(at)
+        while opened:
+            is_list = opened[-1][1] == b"["
+            found, at, closed = (self.elements if is_list else self.entries)(at, len(opened))
+            counts[-1] += len(found)
+            if closed:
+                at = leave(close(at))
+            elif not found:
+                at = enter(at if is_list else self.key(at)[1])
+        return at
+
+    def skip(self, at: int) -> int:
+        """Where a checked value ends."""
+        known = self.containers.get(at)
+        return self.end_of(at) if known is None else known.end
+
+    def held(self, at: int) -> tuple[Any, int]:
+        """(value, end) of a checked value at ``at`` that a window holds.
+
+        Raises:
+            InputError: there are too many calls open to decode it.
+        """
+        window = self.window(at, WINDOW)
+        try:
+            value, end = _scan_once(window.text, 0)
+        except (ValueError, StopIteration, RecursionError) as error:
+            self._refuse(error, window)
+            raise
+        return value, window.place(end)
+
+    def scalar(self, at: int) -> tuple[Any, int]:
+        """(value, end) of the number or literal at ``at``.
+
+        Raises:
+            InputError: there is none.
+        """
+        end = at
+        while True:
+            match = _SCALAR.match(self.data, end)
+            assert match is not None  # it matches nothing, too
+            end = match.end()
+            if end < len(self.data) or not self.grow():
+                break
+        window = Window(self.data[at:end].decode(), at, True, True)
+        try:
+            value, length = _scan_once(window.text, 0)
+        except (ValueError, StopIteration) as error:
+            self._refuse(error, window)
+            raise
+        return value, at + length
+
+    def string(self, at: int) -> tuple[str, int]:
+        """(text, end) of the string whose quote is at ``at``.
+
+        Raises:
+            InputError: it is malformed.
+        """
+        text, end, closed = self._piece(at + 1, at)
+        if closed:
+            return text, end
+        del text
+        end = self._string_end(end, at)
+        if self.data.find(b"\\", at, end) < 0:  # decoded where it stands: a text may be as long as the file
+            with memoryview(self.data) as view, view[at + 1 : end - 1] as inner:
+                return str(inner, "utf-8", "surrogatepass"), end
+        whole, place, closed = bytearray(), at + 1, False
+        while not closed:
+            text, place, closed = self._piece(place, at)
+            whole += text.encode("utf-8", "surrogatepass")
+        return whole.decode("utf-8", "surrogatepass"), end
+
+    def _string_end(self, at: int, quote: int | None = None) -> int:
+        """Where the string ends, from its quote on, or from a place within it."""
+        begin = at if quote is None else quote
+        at, closed = at + (quote is None), False
+        while not closed:
+            _, at, closed = self._piece(at, begin)
+        return at
+
+    def _piece(self, at: int, quote: int) -> tuple[str, int, bool]:
+        """(text, where it goes on, whether it ends there) of a piece of the string that began at ``quote``."""
+        window = self.window(at, max(WINDOW, 4 * _TOKEN))
+        cut = len(window.text) if window.last else _cut(window.text)
+        piece = window.text if window.last else window.text[:cut] + '"'
+        try:
+            text, end = scanstring(piece, 0, True)
+        except json.JSONDecodeError as error:
+            place = quote if error.msg.startswith("Unterminated") else window.place(error.pos)
+            raise self._refusal(f"is not JSON: {error.msg}", place) from None
+        closed = window.last or end <= cut
+        return text, window.place(end if closed else cut), closed
+
+
+def _scalars(text: str) -> tuple[list[Any], int, bool]:
+    """The elements at the beginning of ``text``, at once: (elements, where the next begins, whether the list ends).
+
+    They are cut at a bracket or a comma. Where that stands within an element, the piece is no list; then none are
+    returned, nor where the first is a list or an object.
+    """
+    if text[:1] in ("", "[", "{", "]", ","):
+        return [], 0, False
+    end = text.find("]")
+    closed = end >= 0
+    end = end if closed else text.rfind(",")
+    if end < 0:
+        return [], 0, False
+    try:
+        values = DECODER.decode(f"[{text[:end]}]")
+    except (ValueError, RecursionError):
+        return [], 0, False
+    return values, end + 1, closed
+
+
+def _key(text: str, at: int) -> tuple[str, int]:
+    """(key, where its value begins); raises JSONDecodeError."""
+    if text[at : at + 1] != '"':
+        raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+    key, end = scanstring(text, at + 1, True)
+    if text[end : end + 1] != ":":
+        end = WHITESPACE.match(text, end).end()
+        if text[end : end + 1] != ":":
+            raise json.JSONDecodeError("Expecting ':' delimiter", text, end)
+    return key, WHITESPACE.match(text, end + 1).end()
+
+
+def _is_deep(window: Window, depth: int) -> bool:
+    return depth + window.text.count("[") + window.text.count("{") > _DEEP
+
+
+def _try_depth(text: str, depth: int) -> None:
+    """Raises RecursionError where ``text`` cannot be decoded so deep within others."""
+    levels = depth + _SPARE
+    DECODER.decode("[" * levels + text + "]" * levels)
+
+
+def _cut(text: str) -> int:
+    """Where a piece of a string may end: within no escape, and not between the two of a surrogate pair."""
+    last = next((at for at in range(len(text) - 1, len(text) - 13, -1) if _escapes(text, at)), None)
+    if last is None:
+        return len(text)
+    cut = len(text) if last + (6 if text[last + 1 : last + 2] == "u" else 2) <= len(text) else last
+    half = cut - 6
+    return half if _HIGH_SURROGATE.match(text, half) and _escapes(text, half) else cut
+
+
+def _escapes(text: str, at: int) -> bool:
+    """Whether the character at ``at`` is a backslash that is not escaped itself."""
+    return text[at] == "\\" and (at - len(text[:at].rstrip("\\"))) % 2 == 0
