@@ -7,6 +7,7 @@ next window. An element that fits into no window is entered: its own elements ar
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -31,6 +32,7 @@ _DEEP = 500
 _SPARE = 50
 """Levels left to those who decode a checked value while more calls are open."""
 
+_BLANKS = " \t\r\n"
 _BLANK = re.compile(rb"[ \t\r\n]*")
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]")
@@ -122,8 +124,10 @@ class JsonText:
     def line_and_column(self, at: int) -> tuple[int, int]:
         """From 1; columns count characters."""
         begin = self.data.rfind(b"\n", 0, at) + 1
-        characters = len(self.data[begin:at].translate(None, _WITHIN_CHARACTER))
-        return self._line + self.data.count(b"\n", 0, begin), characters + (1 if begin else self._column)
+        column = 1 if begin else self._column
+        for piece in range(begin, at, WINDOW):
+            column += len(self.data[piece : min(piece + WINDOW, at)].translate(None, _WITHIN_CHARACTER))
+        return self._line + self.data.count(b"\n", 0, begin), column
 
     def after_blank(self, at: int) -> int:
         """Where the white space that may stand at ``at`` ends."""
@@ -175,52 +179,52 @@ class JsonText:
             InputError: it is malformed.
         """
         window = self.window(at, WINDOW)
-        deep = _is_deep(window, depth)
-        values, ready, closed = ([], 0, False) if deep else _scalars(window.text)
+        values, ready, closed = _scalars(window.text) if depth < _DEEP else ([], 0, False)
         if not values:
-            lines: list[int] = []
-            values, ready, closed = self._elements(window, depth if deep else 0, lines)
+            values, ready, closed = self._elements(window, depth, [], NO_COMMA)
         end = window.place(ready)
         return values, end if closed else self.after_blank(end), closed
 
     def rows(self, at: int) -> tuple[list[tuple[int, Any]], int, bool]:
-        """As ``elements``, with the line of each."""
+        """As ``elements``, with the line of each, of a list that nothing holds."""
         window = self.window(at, WINDOW)
-        first, _ = self.line_and_column(at)
-        lines: list[int] = []
-        depth = 1 if _is_deep(window, 1) else 0
-        values, ready, closed = self._elements(window, depth, lines, UNFINISHED)
+        line, _ = self.line_and_column(at)
+        starts = [0]
+        values, ready, closed = self._elements(window, 1, starts, UNFINISHED)
+        rows = []
+        for value, (former, start) in zip(values, itertools.pairwise(starts), strict=True):
+            line += window.text.count("\n", former, start)
+            rows.append((line, value))
         end = window.place(ready)
-        rows = [(first + line, value) for line, value in zip(lines, values, strict=True)]
         return rows, end if closed else self.after_blank(end), closed
 
-    def _elements(
-        self, window: Window, depth: int, lines: list[int], missing: str = NO_COMMA
-    ) -> tuple[list[Any], int, bool]:
-        """``elements`` by index, one by one; the line of each, from 0, is added to ``lines``.
+    def _elements(self, window: Window, depth: int, starts: list[int], missing: str) -> tuple[list[Any], int, bool]:
+        """``elements`` by index, one by one; where each starts is added to ``starts``.
 
-        ``depth``: 0 where it need not be watched. ``missing``: what to say where neither a comma nor the end follows.
+        ``missing``: what to say where neither a comma nor the end follows.
         """
         text = window.text
         values: list[Any] = []
-        ready, line, counted = 0, 0, 0
+        ready = 0
+        shallow = 2 * (_DEEP - depth)  # characters that have no more levels
         try:
             while True:
                 value, end = _scan_once(text, ready)
-                if depth:
+                if end - ready > shallow:
                     _try_depth(text[ready:end], depth)
-                if text[end : end + 1] not in (",", "]"):
-                    end = WHITESPACE.match(text, end).end()
                 sign = text[end : end + 1]
                 if sign not in (",", "]"):
-                    raise json.JSONDecodeError(missing, text, end)
-                line += text.count("\n", counted, ready)
-                counted = ready
-                lines.append(line)
+                    end = WHITESPACE.match(text, end).end()
+                    sign = text[end : end + 1]
+                    if sign not in (",", "]"):
+                        raise json.JSONDecodeError(missing, text, end)
                 values.append(value)
+                starts.append(ready)
                 if sign == "]":
                     return values, end + 1, True
-                ready = WHITESPACE.match(text, end + 1).end()
+                ready = end + 1
+                if text[ready : ready + 1] in _BLANKS:
+                    ready = WHITESPACE.match(text, ready).end()
         except (ValueError, StopIteration, RecursionError) as error:
             if not values:  # else it is told when the next are asked for
                 self._refuse(error, window)
@@ -235,19 +239,22 @@ class JsonText:
             (key, where the entry begins) of each; where the next one begins, or the object ends; which of both.
         """
         window = self.window(at, WINDOW)
-        text, deep = window.text, _is_deep(window, depth)
+        text = window.text
         found: list[tuple[str, int]] = []
+        shallow = 2 * (_DEEP - depth)
         place, counted, ready, closed = at, 0, 0, False
         try:
             while not closed:
                 key, begin = _key(text, ready)
                 _, end = _scan_once(text, begin)
-                if deep:
+                if end - begin > shallow:
                     _try_depth(text[begin:end], depth)
-                end = WHITESPACE.match(text, end).end()
                 sign = text[end : end + 1]
                 if sign not in (",", "}"):
-                    raise json.JSONDecodeError(NO_COMMA, text, end)
+                    end = WHITESPACE.match(text, end).end()
+                    sign = text[end : end + 1]
+                    if sign not in (",", "}"):
+                        raise json.JSONDecodeError(NO_COMMA, text, end)
                 place += ready - counted if window.plain else len(text[counted:ready].encode("utf-8", "surrogatepass"))
                 counted = ready
                 found.append((key, place))
@@ -481,14 +488,11 @@ def _key(text: str, at: int) -> tuple[str, int]:
     return key, WHITESPACE.match(text, end + 1).end()
 
 
-def _is_deep(window: Window, depth: int) -> bool:
-    return depth + window.text.count("[") + window.text.count("{") > _DEEP
-
-
 def _try_depth(text: str, depth: int) -> None:
     """Raises RecursionError where ``text`` cannot be decoded so deep within others."""
-    levels = depth + _SPARE
-    DECODER.decode("[" * levels + text + "]" * levels)
+    if depth + text.count("[") + text.count("{") > _DEEP:
+        levels = depth + _SPARE
+        DECODER.decode("[" * levels + text + "]" * levels)
 
 
 def _cut(text: str) -> int:

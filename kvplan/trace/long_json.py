@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
-from typing import Any, overload
+from typing import Any, TypeGuard, overload
 
 import numpy as np
 
@@ -77,9 +77,9 @@ class LongList(Sequence[Any]):
 
 
 class LongObject(dict[str, Any]):
-    """An object in a checked text: a value is decoded each time it is asked for, and kept by whoever asks.
+    """An object in a checked text: a value is decoded each time it is asked for. Of equal keys the last counts.
 
-    It is a ``dict`` for those who ask what it is; the dictionary's own table stays empty. Of equal keys the last counts.
+    It is a ``dict`` for those who ask what it is, whose own table stays empty.
 
     Args: as of ``LongList``.
     """
@@ -125,9 +125,9 @@ class LongObject(dict[str, Any]):
         return len(self._hashes) > 0
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, dict) and dict(self.items()) == dict(other.items())
+        return self is other  # a dictionary's own would compare two empty tables
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def keys(self) -> KeysView[str]:  # type: ignore[override]
         return KeysView(self)
@@ -200,6 +200,6 @@ def checked_value(text: JsonText, at: int) -> tuple[Any, int]:
     return value_at(text, at)
 
 
-def is_list(value: Any) -> bool:
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     """Whether it is a JSON list."""
     return isinstance(value, (list, LongList))

@@ -230,6 +230,7 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
     first = _looked_at(values)
     sample = [value for _, value in first if isinstance(value, dict)]
     if options.format in (None, "servegen-client") and sample and is_dataset(sample[0]):
+        del values, first, sample  # the file is read again
         return _read_servegen(source, options, rates_given=False)
     known = _json_format(sample, first, source, options)
     builder = _builder(known.name, source, options)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.long_json import is_list
+
+BATCH = 1 << 16
+"""Items of a list at once; as Python objects they take some MB."""
 
 
 def at(value: Any, *path: str) -> Any:
@@ -43,11 +47,26 @@ def plain(value: Any, field: str) -> Any:
     return value
 
 
+def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
+    """``size`` items after the other, fewer at the end."""
+    left = iter(items)
+    while batch := [*itertools.islice(left, size)]:
+        yield batch
+
+
 def each(
-    builder: TraceBuilder, line: int, items: Iterable[Any], field: str, add: Callable[[dict[str, Any]], None]
+    builder: TraceBuilder,
+    line: int,
+    items: Iterable[Any],
+    field: str,
+    add: Callable[[dict[str, Any]], None],
+    first: int = 0,
 ) -> None:
-    """Call ``add`` for every item; one that is no request is a bad row and the others still count."""
-    for index, item in enumerate(items):
+    """Call ``add`` for every item; one that is no request is a bad row and the others still count.
+
+    ``first``: the number that the first of them has in ``field``.
+    """
+    for index, item in enumerate(items, first):
         if builder.full:
             return
         try:
