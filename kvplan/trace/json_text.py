@@ -28,7 +28,11 @@ UNFINISHED = "a JSON array lacks its end"
 _TOKEN = 16
 """Characters: more than ``-Infinity`` or an escape has. An error as near to a window's end may come of the cut."""
 _DEEP = 500
-"""Levels from which on it is tried whether a value can be decoded at all: Python stands no more than 1,000."""
+"""Levels that can be decoded whatever calls are open; of more it is tried, as Python stands about 1,000."""
+_CHARACTER = 4
+"""Bytes at most, of which a window may lack all but one."""
+_MOST_STEPS = 4096
+"""Entries that are taken one by one before another window is tried."""
 _SPARE = 50
 """Levels left to those who decode a checked value while more calls are open."""
 
@@ -105,6 +109,7 @@ class JsonText:
         self.containers: dict[int, Container] = {}
         """Those of the checked text that no window held, by the place of their bracket."""
         self._more: Iterator[bytes] = iter(more)
+        self._levels = _DEEP  # are no reason to look closer
         self._name, self._line, self._column = name, line, column
 
     # -- text -----------------------------------------------------------------------------------------------
@@ -162,6 +167,15 @@ class JsonText:
         line, _ = self.line_and_column(window.begin)
         raise InputError(message, source=self._name, line=line) from None
 
+    def _check_depth(self, text: str, depth: int) -> None:
+        """Raises RecursionError where ``text`` cannot be decoded, or not so deep within others."""
+        levels = depth + text.count("[") + text.count("{")
+        if levels > self._levels and self._levels == _DEEP:
+            self._levels = _most_levels()
+        if depth < levels > self._levels:
+            around = depth + _SPARE
+            DECODER.decode("[" * around + text + "]" * around)
+
     # -- entries, a window at a time ------------------------------------------------------------------------
 
     def elements(self, at: int, depth: int = 0) -> tuple[list[Any], int, bool]:
@@ -179,7 +193,7 @@ class JsonText:
             InputError: it is malformed.
         """
         window = self.window(at, WINDOW)
-        values, ready, closed = _scalars(window.text) if depth < _DEEP else ([], 0, False)
+        values, ready, closed = _scalars(window.text)
         if not values:
             values, ready, closed = self._elements(window, depth, [], NO_COMMA)
         end = window.place(ready)
@@ -206,12 +220,12 @@ class JsonText:
         text = window.text
         values: list[Any] = []
         ready = 0
-        shallow = 2 * (_DEEP - depth)  # characters that have no more levels
+        shallow = 2 * (self._levels - depth)  # characters that have no more levels
         try:
             while True:
                 value, end = _scan_once(text, ready)
                 if end - ready > shallow:
-                    _try_depth(text[ready:end], depth)
+                    self._check_depth(text[ready:end], depth)
                 sign = text[end : end + 1]
                 if sign not in (",", "]"):
                     end = WHITESPACE.match(text, end).end()
@@ -241,14 +255,14 @@ class JsonText:
         window = self.window(at, WINDOW)
         text = window.text
         found: list[tuple[str, int]] = []
-        shallow = 2 * (_DEEP - depth)
+        shallow = 2 * (self._levels - depth)
         place, counted, ready, closed = at, 0, 0, False
         try:
             while not closed:
                 key, begin = _key(text, ready)
                 _, end = _scan_once(text, begin)
                 if end - begin > shallow:
-                    _try_depth(text[begin:end], depth)
+                    self._check_depth(text[begin:end], depth)
                 sign = text[end : end + 1]
                 if sign not in (",", "}"):
                     end = WHITESPACE.match(text, end).end()
@@ -339,8 +353,11 @@ class JsonText:
             if sign not in _CLOSING:
                 end = self._string_end(at) if sign == b'"' else self.scalar(at)[1]
                 return leave(end)
-            if len(opened) > sys.getrecursionlimit():
-                raise self._refusal("is nested too deeply", at)
+            if len(opened) >= self._levels:
+                try:
+                    self._check_depth("[]", len(opened))
+                except RecursionError:
+                    raise self._refusal("is nested too deeply", at) from None
             opened.append((at, sign))
             counts.append(0)
             inner = self.after_blank(at + 1)
@@ -350,7 +367,9 @@ class JsonText:
 
         def close(end: int) -> int:
             begin, _ = opened.pop()
-            self.containers[begin] = Container(end, counts.pop())
+            entries = counts.pop()
+            if end - begin > WINDOW - _CHARACTER:
+                self.containers[begin] = Container(end, entries)
             return end
 
         def leave(at: int) -> int:
@@ -364,14 +383,22 @@ class JsonText:
             return at
 
         at = enter(at)
+        step_over, patience = 0, 1
         while opened:
             is_list = opened[-1][1] == b"["
+            if step_over:
+                step_over -= 1
+                at = enter(at if is_list else self.key(at)[1])
+                continue
+            begin = at
             found, at, closed = (self.elements if is_list else self.entries)(at, len(opened))
             counts[-1] += len(found)
             if closed:
                 at = leave(close(at))
-            elif not found:
-                at = enter(at if is_list else self.key(at)[1])
+            elif at - begin > WINDOW // 8:
+                patience = 1
+            else:  # else a window would be decoded for each of many levels that all begin here
+                step_over = patience = min(2 * patience, _MOST_STEPS)
         return at
 
     def skip(self, at: int) -> int:
@@ -459,15 +486,15 @@ class JsonText:
 def _scalars(text: str) -> tuple[list[Any], int, bool]:
     """The elements at the beginning of ``text``, at once: (elements, where the next begins, whether the list ends).
 
-    They are cut at a bracket or a comma. Where that stands within an element, the piece is no list; then none are
-    returned, nor where the first is a list or an object.
+    They are cut at a bracket or a comma. Where that stands within a text, the piece is no list and none are returned;
+    nor are any where one of them may be a list or an object.
     """
     if text[:1] in ("", "[", "{", "]", ","):
         return [], 0, False
     end = text.find("]")
     closed = end >= 0
     end = end if closed else text.rfind(",")
-    if end < 0:
+    if end < 0 or "[" in text[:end] or "{" in text[:end]:
         return [], 0, False
     try:
         values = DECODER.decode(f"[{text[:end]}]")
@@ -488,11 +515,15 @@ def _key(text: str, at: int) -> tuple[str, int]:
     return key, WHITESPACE.match(text, end + 1).end()
 
 
-def _try_depth(text: str, depth: int) -> None:
-    """Raises RecursionError where ``text`` cannot be decoded so deep within others."""
-    if depth + text.count("[") + text.count("{") > _DEEP:
-        levels = depth + _SPARE
-        DECODER.decode("[" * levels + text + "]" * levels)
+def _most_levels() -> int:
+    """How deep a value may be for sure, if others have ``_SPARE`` calls more open than there are now."""
+    for levels in range(sys.getrecursionlimit(), _DEEP, -_SPARE // 2):
+        try:
+            DECODER.decode("[" * levels + "]" * levels)
+        except RecursionError:
+            continue
+        return levels - _SPARE
+    return _DEEP - _SPARE
 
 
 def _cut(text: str) -> int:
