@@ -10,13 +10,25 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import sys
 from codecs import utf_8_decode
 from collections.abc import Iterable, Iterator
 from json.decoder import WHITESPACE, scanstring  # type: ignore[attr-defined]  # the scanner in C
 from typing import Any, NamedTuple
 
 from kvplan.errors import InputError
+from kvplan.trace.json_window import (
+    BLANKS,
+    DECODER,
+    DEEP,
+    SPARE,
+    TOKEN,
+    Window,
+    key_and_value,
+    most_levels,
+    scalars,
+    scan_once,
+    whole_escapes,
+)
 
 WINDOW = 1 << 16
 """Bytes decoded at once: the objects made of them take 3 MB at most."""
@@ -25,32 +37,15 @@ NO_COMMA = "Expecting ',' delimiter"
 UNFINISHED = "a JSON array lacks its end"
 """What to say where neither a comma nor the end follows an entry; and of the array of a whole file."""
 
-_TOKEN = 16
-"""Characters: more than ``-Infinity`` or an escape has. An error as near to a window's end may come of the cut."""
-_DEEP = 500
-"""Levels that can be decoded whatever calls are open; of more it is tried, as Python stands about 1,000."""
 _CHARACTER = 4
 """Bytes at most, of which a window may lack all but one."""
 _MOST_STEPS = 4096
 """Entries that are taken one by one before another window is tried."""
-_SPARE = 50
-"""Levels left to those who decode a checked value while more calls are open."""
 
-_BLANKS = " \t\r\n"
 _BLANK = re.compile(rb"[ \t\r\n]*")
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
-_HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]")
 _WITHIN_CHARACTER = bytes(range(0x80, 0xC0))
 _CLOSING = {b"[": b"]", b"{": b"}"}
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-DECODER = json.JSONDecoder(parse_constant=_no_constant)
-"""As ``json.loads``, without NaN and the infinities, which are not JSON."""
-_scan_once = DECODER.scan_once  # type: ignore[attr-defined]
 
 
 class Container(NamedTuple):
@@ -58,31 +53,6 @@ class Container(NamedTuple):
 
     end: int
     entries: int
-
-
-class Window(NamedTuple):
-    """A piece of the text, decoded.
-
-    Args:
-        text: the characters.
-        begin: the byte at which it begins.
-        plain: each character is one byte.
-        last: nothing follows.
-    """
-
-    text: str
-    begin: int
-    plain: bool
-    last: bool
-
-    def place(self, index: int) -> int:
-        """The byte at which the character ``index`` begins."""
-        return self.begin + (index if self.plain else len(self.text[:index].encode("utf-8", "surrogatepass")))
-
-    def cuts(self, error: json.JSONDecodeError) -> bool:
-        """Whether the error may come of the window's end; a later window will tell."""
-        in_string = error.msg.startswith("Unterminated string")
-        return not self.last and (in_string or error.pos > len(self.text) - _TOKEN)
 
 
 class JsonText:
@@ -109,7 +79,7 @@ class JsonText:
         self.containers: dict[int, Container] = {}
         """Those of the checked text that no window held, by the place of their bracket."""
         self._more: Iterator[bytes] = iter(more)
-        self._levels = _DEEP  # are no reason to look closer
+        self._levels = DEEP  # are no reason to look closer
         self._name, self._line, self._column = name, line, column
 
     # -- text -----------------------------------------------------------------------------------------------
@@ -170,10 +140,10 @@ class JsonText:
     def _check_depth(self, text: str, depth: int) -> None:
         """Raises RecursionError where ``text`` cannot be decoded, or not so deep within others."""
         levels = depth + text.count("[") + text.count("{")
-        if levels > self._levels and self._levels == _DEEP:
-            self._levels = _most_levels()
+        if levels > self._levels and self._levels == DEEP:
+            self._levels = most_levels()
         if depth < levels > self._levels:
-            around = depth + _SPARE
+            around = depth + SPARE
             DECODER.decode("[" * around + text + "]" * around)
 
     # -- entries, a window at a time ------------------------------------------------------------------------
@@ -193,7 +163,7 @@ class JsonText:
             InputError: it is malformed.
         """
         window = self.window(at, WINDOW)
-        values, ready, closed = _scalars(window.text)
+        values, ready, closed = scalars(window.text)
         if not values:
             values, ready, closed = self._elements(window, depth, [], NO_COMMA)
         end = window.place(ready)
@@ -223,7 +193,7 @@ class JsonText:
         shallow = 2 * (self._levels - depth)  # characters that have no more levels
         try:
             while True:
-                value, end = _scan_once(text, ready)
+                value, end = scan_once(text, ready)
                 if end - ready > shallow:
                     self._check_depth(text[ready:end], depth)
                 sign = text[end : end + 1]
@@ -237,7 +207,7 @@ class JsonText:
                 if sign == "]":
                     return values, end + 1, True
                 ready = end + 1
-                if text[ready : ready + 1] in _BLANKS:
+                if text[ready : ready + 1] in BLANKS:
                     ready = WHITESPACE.match(text, ready).end()
         except (ValueError, StopIteration, RecursionError) as error:
             if not values:  # else it is told when the next are asked for
@@ -259,8 +229,8 @@ class JsonText:
         place, counted, ready, closed = at, 0, 0, False
         try:
             while not closed:
-                key, begin = _key(text, ready)
-                _, end = _scan_once(text, begin)
+                key, begin = key_and_value(text, ready)
+                _, end = scan_once(text, begin)
                 if end - begin > shallow:
                     self._check_depth(text[begin:end], depth)
                 sign = text[end : end + 1]
@@ -296,7 +266,7 @@ class JsonText:
         ready = 0
         try:
             while ready < len(text) and text[ready] != "[":
-                value, end = _scan_once(text, ready)
+                value, end = scan_once(text, ready)
                 if end == len(text) and not window.last:
                     break  # a number may go on
                 found.append((line, value))
@@ -414,7 +384,7 @@ class JsonText:
         """
         window = self.window(at, WINDOW)
         try:
-            value, end = _scan_once(window.text, 0)
+            value, end = scan_once(window.text, 0)
         except (ValueError, StopIteration, RecursionError) as error:
             self._refuse(error, window)
             raise
@@ -435,7 +405,7 @@ class JsonText:
                 break
         window = Window(self.data[at:end].decode(), at, True, True)
         try:
-            value, length = _scan_once(window.text, 0)
+            value, length = scan_once(window.text, 0)
         except (ValueError, StopIteration) as error:
             self._refuse(error, window)
             raise
@@ -471,8 +441,8 @@ class JsonText:
 
     def _piece(self, at: int, quote: int) -> tuple[str, int, bool]:
         """(text, where it goes on, whether it ends there) of a piece of the string that began at ``quote``."""
-        window = self.window(at, max(WINDOW, 4 * _TOKEN))
-        cut = len(window.text) if window.last else _cut(window.text)
+        window = self.window(at, max(WINDOW, 4 * TOKEN))
+        cut = len(window.text) if window.last else whole_escapes(window.text)
         piece = window.text if window.last else window.text[:cut] + '"'
         try:
             text, end = scanstring(piece, 0, True)
@@ -481,61 +451,3 @@ class JsonText:
             raise self._refusal(f"is not JSON: {error.msg}", place) from None
         closed = window.last or end <= cut
         return text, window.place(end if closed else cut), closed
-
-
-def _scalars(text: str) -> tuple[list[Any], int, bool]:
-    """The elements at the beginning of ``text``, at once: (elements, where the next begins, whether the list ends).
-
-    They are cut at a bracket or a comma. Where that stands within a text, the piece is no list and none are returned;
-    nor are any where one of them may be a list or an object.
-    """
-    if text[:1] in ("", "[", "{", "]", ","):
-        return [], 0, False
-    end = text.find("]")
-    closed = end >= 0
-    end = end if closed else text.rfind(",")
-    if end < 0 or "[" in text[:end] or "{" in text[:end]:
-        return [], 0, False
-    try:
-        values = DECODER.decode(f"[{text[:end]}]")
-    except (ValueError, RecursionError):
-        return [], 0, False
-    return values, end + 1, closed
-
-
-def _key(text: str, at: int) -> tuple[str, int]:
-    """(key, where its value begins); raises JSONDecodeError."""
-    if text[at : at + 1] != '"':
-        raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
-    key, end = scanstring(text, at + 1, True)
-    if text[end : end + 1] != ":":
-        end = WHITESPACE.match(text, end).end()
-        if text[end : end + 1] != ":":
-            raise json.JSONDecodeError("Expecting ':' delimiter", text, end)
-    return key, WHITESPACE.match(text, end + 1).end()
-
-
-def _most_levels() -> int:
-    """How deep a value may be for sure, if others have ``_SPARE`` calls more open than there are now."""
-    for levels in range(sys.getrecursionlimit(), _DEEP, -_SPARE // 2):
-        try:
-            DECODER.decode("[" * levels + "]" * levels)
-        except RecursionError:
-            continue
-        return levels - _SPARE
-    return _DEEP - _SPARE
-
-
-def _cut(text: str) -> int:
-    """Where a piece of a string may end: within no escape, and not between the two of a surrogate pair."""
-    last = next((at for at in range(len(text) - 1, len(text) - 13, -1) if _escapes(text, at)), None)
-    if last is None:
-        return len(text)
-    cut = len(text) if last + (6 if text[last + 1 : last + 2] == "u" else 2) <= len(text) else last
-    half = cut - 6
-    return half if _HIGH_SURROGATE.match(text, half) and _escapes(text, half) else cut
-
-
-def _escapes(text: str, at: int) -> bool:
-    """Whether the character at ``at`` is a backslash that is not escaped itself."""
-    return text[at] == "\\" and (at - len(text[:at].rstrip("\\"))) % 2 == 0

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.trace.json_text import DECODER, UNFINISHED, JsonText
+from kvplan.trace.json_text import UNFINISHED, JsonText
+from kvplan.trace.json_window import DECODER
 from kvplan.trace.long_json import checked_value
 from kvplan.trace.source import Source
 
