@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import epoch_unit
+from kvplan.trace.long_json import is_list
 from kvplan.trace.readers.agents import AibrixRows, ServingSimRows, TraceLabRounds, WekaSession
 from kvplan.trace.readers.aiperf import AiperfExport, AiperfRows
 from kvplan.trace.readers.columns import ColumnRows
@@ -111,16 +112,16 @@ def _is_aiperf(sample: Sample) -> bool:
 
 
 def _is_flat_spans(sample: Sample) -> bool:
-    return any(isinstance(value.get("spans"), list) for value in sample)
+    return any(is_list(value.get("spans")) for value in sample)
 
 
 def _is_aibrix(sample: Sample) -> bool:
-    return any(isinstance(at(value, "requests"), list) and "timestamp" in value for value in sample)
+    return any(is_list(at(value, "requests")) and "timestamp" in value for value in sample)
 
 
 def _is_weka(sample: Sample) -> bool:
     return any(
-        isinstance(requests := value.get("requests"), list)
+        is_list(requests := value.get("requests"))
         and ("block_size" in value or any(isinstance(item, dict) and "hash_ids" in item for item in requests[:5]))
         for value in sample
     )

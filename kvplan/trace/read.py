@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from kvplan.trace.detect import Kind, detect_kind
 from kvplan.trace.facts import NoRequestsError
 from kvplan.trace.json_formats import JSON_FORMATS, JsonFormat, RowReader, Setting, json_format
 from kvplan.trace.json_values import Value, json_values
+from kvplan.trace.long_json import LongObject
 from kvplan.trace.readers.csv import read_csv
 from kvplan.trace.readers.delimited import csv_header
 from kvplan.trace.readers.engine_log import read_engine_log
@@ -39,8 +41,8 @@ from kvplan.trace.trace import Trace
 from kvplan.trace.words import names
 
 _LOOKED_AT = 64
-_ENTRIES = 1 << 18
-"""How many JSON values detection looks at."""
+_HELD = 16 << 20
+"""How many JSON values detection looks at, and the bytes that those may take until they are read."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,7 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
     first = _looked_at(values)
     sample = [value for _, value in first if isinstance(value, dict)]
     if options.format in (None, "servegen-client") and sample and is_dataset(sample[0]):
+        del values, first, sample  # the file is read again
         return _read_servegen(source, options, rates_given=False)
     known = _json_format(sample, first, source, options)
     builder = _builder(known.name, source, options)
@@ -252,14 +255,26 @@ def _read_json(source: Source, options: ReadOptions) -> Trace:
 
 def _looked_at(values: Iterator[tuple[int, Value]]) -> list[tuple[int, Value]]:
     """The first values, by which the format is told: fewer where they are so long that all at once take much."""
-    first, entries = [], 0
+    first, held = [], 0
     for item in itertools.islice(values, _LOOKED_AT):
         first.append(item)
-        if isinstance(item[1], dict):
-            entries += sum(len(inner) for inner in item[1].values() if isinstance(inner, list))
-        if entries >= _ENTRIES:
+        held += _taken_by(item[1])
+        if held >= _HELD:
             break
     return first
+
+
+def _taken_by(value: Any) -> int:
+    """Bytes that a JSON value takes beyond its text."""
+    taken, left = 0, [value]
+    while left:
+        item = left.pop()
+        taken += sys.getsizeof(item)
+        if isinstance(item, list):
+            left.extend(item)
+        elif isinstance(item, dict) and not isinstance(item, LongObject):
+            left.extend(item.values())
+    return taken
 
 
 def _drained(items: list[tuple[int, Value]]) -> Iterator[tuple[int, Value]]:
@@ -296,7 +311,7 @@ def _json_format(sample: list[dict[str, Any]], first: list[Any], source: Source,
         beside = side_file(sample, source.name)
         if beside is not None:
             raise beside
-        keys = ", ".join(list(sample[0])[:12])
+        keys = ", ".join(itertools.islice(sample[0], 12))
         raise InputError(
             "is JSON of no known format",
             value=keys,

@@ -114,6 +114,11 @@ def tokens(value: Any, field: str) -> int:
     return int(count)
 
 
+def are_tokens(values: list[Any]) -> bool:
+    """Whether ``tokens`` would take each of some values as it is: they are ints and in range."""
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= MAX_TOKENS
+
+
 def written_name(name: Any) -> str:
     """A request's name as text that any file can hold: half a surrogate pair, which JSON may escape, is ``?``."""
     text = str(name)

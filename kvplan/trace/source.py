@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
+import itertools
 import os
 import shutil
 import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +23,7 @@ from kvplan.trace.unpacked import unpacked
 HEAD_BYTES = 1 << 18
 """How much of a file detection looks at."""
 _IN_MEMORY = 64 << 20
+_BLOCK = 1 << 20
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _REFUSED = {
@@ -75,28 +79,73 @@ class Source:
         Raises:
             InputError: a byte that is not UTF-8, with its line and column.
         """
-        line = 0
+        for line, raw in self.raw_lines():
+            held = [self.text(raw, line)]
+            del raw  # nothing of a line stays here while it is used: it may be as long as the file
+            yield line, held.pop()
+
+    def raw_lines(self) -> Iterator[tuple[int, bytes | bytearray]]:
+        """(1-based number, bytes up to ``\\n``) of each line, for ``text``."""
+        line = 1
         rest = bytearray()  # grows in place: a line of any length is held once
         with self.stream() as stream:
-            while block := stream.read(1 << 20):
+            while block := stream.read(_BLOCK):
                 first, *others = block.split(b"\n")
                 rest += first
                 if not others:
                     continue
                 last = others.pop()
-                line += 1
-                yield line, self._taken(rest, line)
+                held, rest = [rest], bytearray()
+                yield line, held.pop()
                 for raw in others:
                     line += 1
-                    yield line, self.text(raw, line)
+                    yield line, raw
+                line += 1
                 rest += last
         if rest:
-            yield line + 1, self._taken(rest, line + 1)
+            yield line, rest
 
-    def _taken(self, raw: bytearray, line: int) -> str:
-        text = self.text(raw, line)
-        raw.clear()
-        return text
+    def blocks(self) -> Iterator[bytes]:
+        """The text in blocks that may cut a character, without a byte order mark.
+
+        Raises:
+            InputError: a byte that is not UTF-8, with its line and column.
+        """
+        with self.stream() as stream:
+            first = True
+            for block in self._checked(iter(lambda: stream.read(_BLOCK), b""), 1):
+                yield block.removeprefix(BOM_UTF8) if first else block
+                first = False
+
+    def check_utf8(self, raw: bytes | bytearray, line: int) -> None:
+        """Check a long line without decoding it at once: that may take four times its bytes.
+
+        Raises:
+            InputError: a byte that is not UTF-8, with its line and column.
+        """
+        for _ in self._checked((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), line):
+            pass
+
+    def _checked(self, blocks: Iterable[bytes | bytearray], line: int) -> Iterator[bytes]:
+        """The blocks, once they are known to be UTF-8; the first begins ``line``."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        column = 1
+        for block in itertools.chain(blocks, (b"",)):
+            try:
+                decoder.decode(block, not block)
+            except UnicodeDecodeError as error:
+                # The decoder puts the begun character of the former block before this one.
+                before = error.object[: error.start]
+                if b"\n" in before:
+                    column = 1 - (before.rfind(b"\n") + 1)
+                else:
+                    column -= len(error.object) - len(block)
+                line += before.count(b"\n")
+                message = "is not UTF-8 text"
+                raise InputError(message, source=self.name, line=line, column=column + error.start) from None
+            line += block.count(b"\n")
+            column = len(block) - block.rfind(b"\n") if b"\n" in block else column + len(block)
+            yield bytes(block)
 
     def text(self, raw: bytes | bytearray | memoryview, line: int) -> str:
         """One line's bytes as text without its line end.

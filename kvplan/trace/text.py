@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import InputError, KvplanError
+from kvplan.trace.long_json import is_list
 
 CHARACTERS_PER_TOKEN = 4
 """OpenAI's and everybody's rule of thumb for English text."""
@@ -53,6 +54,6 @@ def message_text(content: Any) -> str:
     """The text of a chat message's content: a string, or OpenAI's list of parts."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
+    if is_list(content):
         return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
     return ""

@@ -243,14 +243,14 @@ NUMBERS = [0, -1, -9999, 7, 300, 300, 9999, 12345, 1 << 70, 1.5, -0.0, 1e300]
 @pytest.mark.parametrize("text", [json.dumps({"a": NUMBERS}), json.dumps([{"a": NUMBERS}] * 2, indent=0)])
 def test_numbers_of_a_long_line_are_those_of_a_short_one(text):
     short = list(json_values(memory_source(text.encode())))
-    with patch("kvplan.trace.json_values._LONG", 1), patch("kvplan.trace.json_values._JOINED", 2):
+    with patch("kvplan.trace.json_values.LONG", 1), patch("kvplan.trace.json_text.WINDOW", 8):
         assert repr(list(json_values(memory_source(text.encode())))) == repr(short)
     assert short[0][1] == {"a": NUMBERS}
 
 
 def test_a_long_line_of_broken_numbers_is_a_bad_row():
     text = b'{"a": [1, 2]}\n{"a": [NaN]}\n{"a": [' + b"9" * 5000 + b"]}\n"
-    with patch("kvplan.trace.json_values._LONG", 1):
+    with patch("kvplan.trace.json_values.LONG", 1):
         values = [value for _, value in json_values(memory_source(text))]
     assert values[0] == {"a": [1, 2]}
     assert all(isinstance(value, InputError) for value in values[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from tests.trace.test_trace_fuzz import grown_kib, needs_proc
 
 SIZE = 13 << 19

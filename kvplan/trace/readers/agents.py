@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvplan.errors import InputError
@@ -40,7 +41,7 @@ class WekaSession:
         if self._subagents:
             self.builder.note(f"{self._subagents} subagent entries: their own requests are part of the session")
 
-    def _requests(self, requests: list[Any], line: int, field: str, session: Any, space: int, depth: int) -> None:
+    def _requests(self, requests: Sequence[Any], line: int, field: str, session: Any, space: int, depth: int) -> None:
         def add(request: dict[str, Any]) -> None:
             if request.get("type") == "subagent" or "requests" in request:
                 if depth > 50:

@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import OPEN_LOOP, PER_SECOND, Clock
+from kvplan.trace.long_json import is_list
 from kvplan.trace.readers.fields import at, listed, plain
 from kvplan.trace.rows import number, tokens
 from kvplan.trace.text import TokenCounter, message_text
@@ -72,7 +73,7 @@ class AiperfRows:
             return sum(self._count(text) for text in texts), True
         for key in ("text_input", "text", "prompt"):
             text = value.get(key)
-            if isinstance(text, list):
+            if is_list(text):
                 text = "".join(part for part in text if isinstance(part, str))
             if isinstance(text, str):
                 return self._count(text), False

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
+from kvplan.trace.long_json import is_list
+
+BATCH = 1 << 16
+"""Items of a list at once; as Python objects they take some MB."""
 
 
 def at(value: Any, *path: str) -> Any:
@@ -18,15 +23,15 @@ def at(value: Any, *path: str) -> Any:
     return value
 
 
-def listed(value: Any, field: str) -> list[Any]:
-    """``value`` as a list; None is an empty one.
+def listed(value: Any, field: str) -> Sequence[Any]:
+    """``value`` as a list, or one that stays text; None is an empty one.
 
     Raises:
         InputError: it is something else.
     """
     if value is None:
         return []
-    if not isinstance(value, list):
+    if not is_list(value):
         raise InputError("is not a list", field=field, value=value)
     return value
 
@@ -37,16 +42,31 @@ def plain(value: Any, field: str) -> Any:
     Raises:
         InputError: it is a list or a mapping.
     """
-    if isinstance(value, (dict, list)):
+    if isinstance(value, dict) or is_list(value):
         raise InputError("is not a name", field=field, value=value)
     return value
 
 
+def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
+    """``size`` items after the other, fewer at the end."""
+    left = iter(items)
+    while batch := [*itertools.islice(left, size)]:
+        yield batch
+
+
 def each(
-    builder: TraceBuilder, line: int, items: Iterable[Any], field: str, add: Callable[[dict[str, Any]], None]
+    builder: TraceBuilder,
+    line: int,
+    items: Iterable[Any],
+    field: str,
+    add: Callable[[dict[str, Any]], None],
+    first: int = 0,
 ) -> None:
-    """Call ``add`` for every item; one that is no request is a bad row and the others still count."""
-    for index, item in enumerate(items):
+    """Call ``add`` for every item; one that is no request is a bad row and the others still count.
+
+    ``first``: the number that the first of them has in ``field``.
+    """
+    for index, item in enumerate(items, first):
         if builder.full:
             return
         try:

@@ -12,6 +12,7 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
 from kvplan.trace.column import Column
+from kvplan.trace.long_json import is_list
 from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.rows import tokens
 
@@ -30,7 +31,7 @@ class HashRows:
             InputError: the row is none; without a place.
         """
         time, output, ids = value.get("timestamp"), value.get("output_length"), value.get("hash_ids") or ()
-        if not isinstance(ids, (list, tuple)):
+        if ids != () and not is_list(ids):
             raise InputError("is not a list of block ids", field="hash_ids", value=ids)
         self.builder.add(
             None if time is None else self.clock.seconds(time),
@@ -73,6 +74,6 @@ class BailianRows(HashRows):
 
 
 def _hashable(value: Any) -> Any:
-    if isinstance(value, (dict, list)):
+    if isinstance(value, dict) or is_list(value):
         raise InputError("is no id", field="chat_id", value=value)
     return value

@@ -22,6 +22,9 @@ COMPONENTS = {
     "user_input": ("4_user_input.jsonl", "user_input_id"),
 }
 
+_LONGEST_ROW = 1 << 16
+"""Characters of a row of chunk lengths: an id and a number."""
+
 
 class RagPulseRows:
     """``0_trace.jsonl``. Chunk ids are global and unchained; a chunk is the same tokens wherever it stands.
@@ -75,6 +78,8 @@ def _table(path: Path, key: str) -> dict[Any, int]:
             if not text.strip():
                 continue
             try:
+                if len(text) > _LONGEST_ROW:
+                    raise ValueError
                 row = json.loads(text)
                 table[plain(row[key], key)] = tokens(row["token_length"], "token_length")
             except (ValueError, KeyError, TypeError, RecursionError, InputError):

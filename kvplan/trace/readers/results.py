@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import numpy as np
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
-from kvplan.trace.readers.fields import at, each, listed
-from kvplan.trace.rows import tokens
+from kvplan.trace.readers.fields import BATCH, at, batches, each, listed
+from kvplan.trace.rows import are_tokens, tokens
+from kvplan.trace.trace import Doubles, Longs
 
 
 class BenchResults:
@@ -33,84 +36,115 @@ class BenchResults:
         self.runs += 1
         if self.runs > 1:
             self.builder.note("several runs in one file: each starts where the one before it ends")
-        if value.get("input_lens") is None:
-            arrivals = self._from_sums(value)
-        else:
-            arrivals = self._detailed(value, line)
+        end = self._from_sums(value) if value.get("input_lens") is None else self._detailed(value, line)
         duration = value.get("duration")
-        end = max(arrivals, default=self._offset)
         if isinstance(duration, (int, float)) and 0 <= duration < 1e9:
             end = max(end, self._offset + duration)
         self._offset = end
 
-    def _detailed(self, value: dict[str, Any], line: int) -> list[float]:
+    def _detailed(self, value: dict[str, Any], line: int) -> float:
+        """Add the run's requests; returns when the last one arrives."""
         prompts = listed(value.get("input_lens"), "input_lens")
         outputs = listed(value.get("output_lens"), "output_lens")
         if len(outputs) != len(prompts):
             raise InputError(f"has {len(outputs)} entries, input_lens {len(prompts)}", field="output_lens")
-        errors = listed(value.get("errors"), "errors") or [""] * len(prompts)
+        errors = itertools.chain(listed(value.get("errors"), "errors"), itertools.repeat(""))  # often fewer, or none
         starts = self._starts(value, len(prompts))
-        arrivals: list[float] = []
+        last, begin = self._offset, 0
+        for prompt, output, error, start in zip(
+            batches(prompts), batches(outputs), batches(errors), starts, strict=False
+        ):
+            if self.builder.full:
+                break
+            arrival = None if start is None else self._offset + start
+            last = max(last, self._add(prompt, output, error, arrival, begin, line))
+            begin += len(prompt)
+        return last
+
+    def _add(
+        self, prompt: list[Any], output: list[Any], error: list[Any], arrival: Doubles | None, begin: int, line: int
+    ) -> float:
+        """Add the requests from the one numbered ``begin`` on; returns when the last one arrives."""
+        last = self._offset
+        if are_tokens(prompt) and are_tokens(output) and not any(error):
+            before = len(self.builder)
+            self.builder.extend(arrival, np.array(prompt, np.int64), np.array(output, np.int64))
+            return last if arrival is None else float(arrival[: len(self.builder) - before].max(initial=last))
 
         def add(item: dict[str, Any]) -> None:
-            index = item["index"]
-            failed = index < len(errors) and bool(errors[index])
-            prompt = tokens(prompts[index], "input_lens")
-            output = 0 if failed else tokens(outputs[index], "output_lens")
-            self.builder.add(None if starts is None else self._offset + starts[index], prompt, output)
-            if starts is not None:
-                arrivals.append(self._offset + starts[index])
+            nonlocal last
+            at = item["at"]
+            counts = tokens(prompt[at], "input_lens"), 0 if error[at] else tokens(output[at], "output_lens")
+            self.builder.add(None if arrival is None else float(arrival[at]), *counts)
+            last = last if arrival is None else max(last, float(arrival[at]))
 
-        each(self.builder, line, ({"index": index} for index in range(len(prompts))), "requests", add)
-        return arrivals
+        each(self.builder, line, ({"at": at} for at in range(len(prompt))), "requests", add, first=begin)
+        return last
 
-    def _starts(self, value: dict[str, Any], count: int) -> list[float] | None:
+    def _starts(self, value: dict[str, Any], count: int) -> Iterator[Doubles | None]:
+        """Seconds from the run's first request, ``BATCH`` requests at a time; None: all at once."""
         times = value.get("start_times")
         if times is None:
             return self._drawn(value, count)
         clock = Clock(self.unit, "start_times")
-        starts = [clock.seconds(time) for time in listed(times, "start_times")]
+        starts = np.fromiter((clock.seconds(time) for time in listed(times, "start_times")), np.float64)
         if len(starts) != count:
             raise InputError(f"has {len(starts)} entries, input_lens {count}", field="start_times")
         self.builder.note(f"time: start_times in {self.unit}, on the client's own clock")
-        first = min(starts, default=0.0)
-        return [start - first for start in starts]
+        starts -= starts.min(initial=np.inf)
+        return (starts[at : at + BATCH] for at in range(0, count, BATCH))
 
-    def _drawn(self, value: dict[str, Any], count: int) -> list[float] | None:
+    def _drawn(self, value: dict[str, Any], count: int) -> Iterator[Doubles | None]:
         """Arrivals of a run that tells its rate and burstiness only, as the load generator draws them."""
         rate = value.get("request_rate")
         if not isinstance(rate, (int, float)) or not 0 < rate < 1e9:
-            return None  # "inf": all at once
+            return itertools.repeat(None)  # "inf": all at once
         burstiness = value.get("burstiness")
         shape = float(burstiness) if isinstance(burstiness, (int, float)) and 0 < burstiness < 1e6 else 1.0
         self.builder.note(
             f"no start times: arrivals drawn at {rate:g} requests/s, burstiness {shape:g}, seed {self.seed}"
         )
-        gaps = np.random.default_rng(self.seed).gamma(shape, 1 / (rate * shape), count)
-        starts = np.cumsum(gaps) - gaps[:1].sum()
-        return [float(start) for start in starts]
+        return _renewals(self.seed, shape, 1 / (rate * shape), count)
 
-    def _from_sums(self, value: dict[str, Any]) -> list[float]:
+    def _from_sums(self, value: dict[str, Any]) -> float:
+        """Add requests of the mean lengths; returns when the last one arrives."""
         completed = tokens(value.get("completed"), "completed")
         total = {key: tokens(value.get(key), key) for key in ("total_input_tokens", "total_output_tokens")}
         if not completed:
             raise InputError("no request of this run completed", field="completed", value=completed)
-        prompt, output = (total[key] / completed for key in ("total_input_tokens", "total_output_tokens"))
         self.builder.note(
             "the result has sums only: every request gets the mean lengths"
             " (run the benchmark with --save-detailed, sglang: --output-details, for the real ones)"
         )
         count = self.builder.drawn(completed)
-        starts = self._drawn(value, count)
-        for index in range(count):
-            if self.builder.full:
-                break
-            # Whole tokens that sum to the total: the remainder is spread over the requests.
-            share = [round(mean * (index + 1)) - round(mean * index) for mean in (prompt, output)]
-            self.builder.add(
-                None if starts is None else self._offset + starts[index], max(1, share[0]), max(1, share[1])
-            )
-        return [] if starts is None else [self._offset + start for start in starts]
+        last = self._offset
+        for begin, start in zip(range(0, count, BATCH), self._drawn(value, count), strict=False):
+            prompt, output = (_shares(total[key] / completed, begin, min(begin + BATCH, count)) for key in total)
+            arrival = None if start is None else self._offset + start
+            self.builder.extend(arrival, prompt, output)
+            last = last if arrival is None else max(last, float(arrival.max()))
+        return last
+
+
+def _renewals(seed: int, shape: float, scale: float, count: int) -> Iterator[Doubles]:
+    """Sums of gamma-distributed gaps, from 0 on, ``BATCH`` at a time."""
+    random = np.random.default_rng(seed)
+    first, reached = 0.0, 0.0
+    for begin in range(0, count, BATCH):
+        gaps = random.gamma(shape, scale, min(BATCH, count - begin))
+        first = first if begin else float(gaps[0])
+        gaps[0] += reached
+        moments: Doubles = np.cumsum(gaps)
+        reached = float(moments[-1])
+        yield moments - first
+
+
+def _shares(mean: float, begin: int, end: int) -> Longs:
+    """Whole tokens, at least one, of the requests ``begin`` to ``end`` that are ``mean`` long on average.
+
+    Those of all requests sum to their total: the remainder is spread over them.
+    """
+    return np.maximum(np.diff(np.rint(mean * np.arange(begin, end + 1))), 1).astype(np.int64)
 
 
 class GuideLlmResults:

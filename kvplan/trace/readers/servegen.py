@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import json
+import itertools
 import re
 from array import array
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ import numpy as np
 from kvplan.errors import InputError
 from kvplan.trace.builder import MOST_ASKED_FOR, MOST_DRAWN, TraceBuilder
 from kvplan.trace.facts import NoRequestsError
+from kvplan.trace.json_text import JsonText
+from kvplan.trace.long_json import checked_value
 from kvplan.trace.rows import MAX_TOKENS, number
 from kvplan.trace.source import Source, open_source
 from kvplan.trace.trace import Doubles, Longs
@@ -29,6 +31,9 @@ _PATTERNS = ("Gamma", "Weibull")
 """Whose shape counts; gaps of others are exponential."""
 _MOST_IN_WINDOW = 10_000_000
 
+_Pmf = tuple[Longs, Doubles]
+"""Lengths and their cumulated probabilities."""
+
 
 def looks_like_rates(head: str) -> bool:
     """Whether the first line is a headerless row of ``chunk-I-trace.csv``."""
@@ -37,7 +42,7 @@ def looks_like_rates(head: str) -> bool:
 
 def is_dataset(value: dict[str, Any]) -> bool:
     """Whether a JSON document is a ``chunk-I-dataset.json``."""
-    windows = list(value.items())[:3]
+    windows = list(itertools.islice(value.items(), 3))
     return bool(windows) and all(
         key.isdigit() and isinstance(inner, dict) and str(inner.get("input_tokens", "")).startswith("{")
         for key, inner in windows
@@ -176,43 +181,55 @@ def _window(rate: float, width: float, pattern: str, shape: float, random: np.ra
     return times
 
 
-def _lengths(source: Source) -> dict[int, tuple[Any, Any]]:
-    try:
-        with source.stream() as stream:
-            document = json.loads(stream.read())
-        windows = {int(key): (value["input_tokens"], value["output_tokens"]) for key, value in document.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InputError("is no ServeGen dataset", source=source.name, line=1) from None
-    parsed = {}
-    for begin, texts in windows.items():
-        pmfs = tuple(_pmf(text, source) for text in texts)
-        if pmfs[0] is not None and pmfs[1] is not None:
-            parsed[begin] = (pmfs[0], pmfs[1])
+def _lengths(source: Source) -> dict[int, tuple[_Pmf, _Pmf]]:
+    """The distributions of prompt and output of each window that has any, by its beginning."""
+    parsed: dict[int, tuple[_Pmf, _Pmf]] = {}
+    for begin, prompt_text, output_text in _windows(source):
+        prompt, output = _pmf(prompt_text, source), _pmf(output_text, source)
+        parsed.pop(begin, None)
+        if prompt is not None and output is not None:
+            parsed[begin] = (prompt, output)
     return parsed
 
 
-def _pmf(text: Any, source: Source) -> tuple[Longs, Doubles] | None:
+def _windows(source: Source) -> Iterator[tuple[int, Any, Any]]:
+    """(beginning, distribution of the prompt, of the output) of each window, one at a time."""
+    text = JsonText(bytearray(), source.blocks(), name=source.name)
+    try:
+        document, end = checked_value(text, text.after_blank(0))
+        if text.after_blank(end) < len(text.data):
+            raise ValueError
+        for key, value in document.items():
+            yield int(key), value["input_tokens"], value["output_tokens"]
+    except (ValueError, KeyError, TypeError, AttributeError, InputError):
+        raise InputError("is no ServeGen dataset", source=source.name, line=1) from None
+
+
+def _pmf(text: Any, source: Source) -> _Pmf | None:
     """(lengths, cumulated probabilities) of ``"{9: 0.0067, ...}"``; None for ``"{}"``."""
-    body = text.strip()[1:-1] if isinstance(text, str) else ""
-    values, weights, at = array("q"), array("d"), 0
-    while at < len(body):
-        pair = _PAIR.match(body, at)
+    body = text.strip() if isinstance(text, str) else ""
+    values, weights, at, end = array("q"), array("d"), 1, len(body) - 1
+    while at < end:
+        pair = _PAIR.match(body, at, end)
         try:
             if pair is None or not 0 <= int(pair[1]) <= MAX_TOKENS or not 0 <= float(pair[2]) < 1e9:
                 raise ValueError
         except ValueError:
-            raise InputError("is no distribution", value=body[at : at + 40], source=source.name, line=1) from None
+            shown = body[at : min(at + 40, end)]
+            raise InputError("is no distribution", value=shown, source=source.name, line=1) from None
         values.append(int(pair[1]))
         weights.append(float(pair[2]))
         at = pair.end()
-    if not sum(weights):
+    total = sum(weights)
+    if not total:
         return None
-    cumulated: Doubles = np.cumsum(weights)
-    cumulated /= sum(weights)
+    cumulated = np.frombuffer(weights)
+    np.cumsum(cumulated, out=cumulated)
+    cumulated /= total
     return np.frombuffer(values, np.int64), cumulated
 
 
-def _drawn(pmf: tuple[Longs, Doubles], count: int, random: np.random.Generator) -> Longs:
+def _drawn(pmf: _Pmf, count: int, random: np.random.Generator) -> Longs:
     values, cumulated = pmf
     drawn: Longs = values[np.minimum(np.searchsorted(cumulated, random.random(count)), len(values) - 1)]
     return drawn

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
+from kvplan.trace.json_text import JsonText
+from kvplan.trace.long_json import checked_value, is_list
 from kvplan.trace.readers.fields import at, each, listed
 from kvplan.trace.rows import small, tokens
 from kvplan.trace.text import TokenCounter, message_text
@@ -24,6 +27,10 @@ _N = (
 _SESSION = ("gen_ai.conversation.id", "session.id")
 _INPUT_TEXT = ("gen_ai.input.messages", "gen_ai.prompt")
 _OUTPUT_TEXT = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.completion")
+_NAME = "gen_ai.request.id"
+_ASKED_FOR = {*_PROMPT, *_OUTPUT, *_N, *_SESSION, *_INPUT_TEXT, *_OUTPUT_TEXT, _NAME}
+_LONG = 1 << 16
+"""Characters of a text that is not decoded at once."""
 
 
 class SpanRows:
@@ -54,10 +61,11 @@ class SpanRows:
         attributes = {}
         for pair in listed(span.get("attributes"), "attributes"):
             wrapped = at(pair, "value")
-            if isinstance(wrapped, dict) and len(wrapped) == 1:
+            name = str(at(pair, "key"))
+            if name in _ASKED_FOR and isinstance(wrapped, dict) and len(wrapped) == 1:
                 kind, inner = next(iter(wrapped.items()))
                 # OTLP JSON writes 64-bit integers as strings.
-                attributes[str(at(pair, "key"))] = _whole(inner) if kind == "intValue" else inner
+                attributes[name] = _whole(inner) if kind == "intValue" else inner
         self._add(attributes, span.get("startTimeUnixNano"), span)
 
     def _flat(self, span: dict[str, Any]) -> None:
@@ -74,14 +82,15 @@ class SpanRows:
             return
         segments = None
         if messages is not None:
-            segments = [(self.builder.source(message), 0, self._count(message[1])) for message in messages]
+            named = ((self.builder.source(message), 0, self._count(message[1])) for message in messages)
+            segments = [segment for segment in named if segment[2]]
         if prompt is None and segments is not None:
             prompt = sum(count for _, _, count in segments)
         if output is None:
             answer = _messages(_first(attributes, _OUTPUT_TEXT))
             output = None if answer is None else sum(self._count(text) for _, text in answer)
         n = _first(attributes, _N)
-        name = attributes.get("gen_ai.request.id") or span.get("spanId") or span.get("span_id")
+        name = attributes.get(_NAME) or span.get("spanId") or span.get("span_id")
         session = _first(attributes, _SESSION)
         self.builder.add(
             self.clock.seconds(start),
@@ -111,16 +120,25 @@ def _first(attributes: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((attributes[name] for name in names if attributes.get(name) is not None), None)
 
 
-def _messages(value: Any) -> list[tuple[str, str]] | None:
+def _messages(value: Any) -> Iterator[tuple[str, str]] | None:
     """(role, text) of each message; a plain text is one message; None where there is nothing."""
     if isinstance(value, str):
-        try:
-            decoded = json.loads(value)
-        except (ValueError, RecursionError):
-            decoded = None
-        if not isinstance(decoded, list):
-            return [("", value)]
+        decoded = _decoded(value)
+        if not is_list(decoded):
+            return iter([("", value)])
         value = decoded
-    if not isinstance(value, list):
+    if not is_list(value):
         return None
-    return [(str(at(item, "role")), message_text(at(item, "content") or at(item, "parts"))) for item in value]
+    return ((str(at(item, "role")), message_text(at(item, "content") or at(item, "parts"))) for item in value)
+
+
+def _decoded(text: str) -> Any:
+    """The JSON value that a text is; None for another text."""
+    try:
+        if len(text) < _LONG:
+            return json.loads(text)
+        whole = JsonText(bytearray(text.encode("utf-8", "surrogatepass")))
+        value, end = checked_value(whole, whole.after_blank(0))
+        return value if whole.after_blank(end) == len(whole.data) else None
+    except (ValueError, RecursionError, InputError):
+        return None
