@@ -173,7 +173,7 @@ class ContentBuilder:
         """
         history = self._history(session)
         goes_on = bool(history) and shared >= self.history_tokens(session)
-        segments = history if goes_on else clip(history or head, shared)
+        segments = history if goes_on else list(clip(history or head, shared))
         if len(self._source) > self.most_segments and len(segments) > _SEGMENTS_A_TURN:
             self.restarted += 1
             segments, goes_on = [], False
@@ -240,15 +240,13 @@ def restarts(builder: ContentBuilder) -> str:
     )
 
 
-def clip(segments: Iterable[Segment], tokens: int) -> list[Segment]:
+def clip(segments: Iterable[Segment], tokens: int) -> Iterator[Segment]:
     """The first ``tokens`` tokens of ``segments``."""
-    clipped = []
     for source, start, count in segments:
         if tokens <= 0:
-            break
-        clipped.append((source, start, min(count, tokens)))
+            return
+        yield source, start, min(count, tokens)
         tokens -= count
-    return clipped
 
 
 def unfolded(content: Content, output_tokens: Longs) -> Content:

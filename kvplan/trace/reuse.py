@@ -91,7 +91,7 @@ def drawn_content(
         head = heads.of(row, length) if heads is not None else []
         if shared > sum(tokens for _, _, tokens in head):
             parent = _parent(totals, first, row, shared)
-            head = clip([*segments[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared)
+            head = list(clip([*segments[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared))
         rest = length - sum(tokens for _, _, tokens in head)
         segments.append([*head, (2 * row, 0, rest)] if rest else head)
     return segments.content()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,10 +84,14 @@ class SpanRows:
             return
         segments = None
         if messages is not None:
-            named = ((self.builder.source(message), 0, self._count(message[1])) for message in messages)
-            segments = [segment for segment in named if segment[2]]
-        if prompt is None and segments is not None:
-            prompt = sum(count for _, _, count in segments)
+            sources, counts = array("q"), array("q")  # a prompt may be a list of messages as long as the file
+            for message in messages:
+                source, count = self.builder.source(message), self._count(message[1])
+                if count:
+                    sources.append(source)
+                    counts.append(count)
+            segments = zip(sources, itertools.repeat(0), counts)
+            prompt = sum(counts) if prompt is None else prompt
         if output is None:
             answer = _messages(_first(attributes, _OUTPUT_TEXT))
             output = None if answer is None else sum(self._count(text) for _, text in answer)
