@@ -6,9 +6,9 @@ import itertools
 import json
 
 import pytest
-from test_trace_fuzz import grown_kib, needs_proc
 
 from kvplan.trace import read_trace
+from tests.trace.test_trace_fuzz import grown_kib, needs_proc
 
 SIZE = 7 << 20  # more than ten times this are the 60 MiB that any file may take
 

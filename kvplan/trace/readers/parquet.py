@@ -14,7 +14,7 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
 from kvplan.trace.readers.fields import listed, plain
-from kvplan.trace.readers.parquet_rows import ParquetRows
+from kvplan.trace.readers.parquet_rows import DAMAGED, ParquetRows
 from kvplan.trace.readers.tables import TableFormat
 from kvplan.trace.rows import LEAST, small, tokens
 from kvplan.trace.source import Source
@@ -65,7 +65,7 @@ def read_parquet(source: Source, table: TableFormat, builder: TraceBuilder, unit
                         _add(dict(zip(batch, cells, strict=True)), roles, clock, builder)
                     except InputError as error:
                         builder.bad.add(line, error)
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        except (pa.ArrowException, *DAMAGED) as error:
             raise InputError(f"is damaged Parquet: {_first_line(error)}", source=source.name, line=line + 1) from None
 
 
@@ -133,7 +133,7 @@ def _opened(source: Source) -> Iterator[ParquetRows]:
             raw = memory
         try:
             rows = ParquetRows(raw, source)
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        except (pa.ArrowException, *DAMAGED) as error:
             raise InputError(f"is damaged Parquet: {_first_line(error)}", source=source.name, line=1) from None
         yield rows
 

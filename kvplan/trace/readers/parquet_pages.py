@@ -1,13 +1,18 @@
-"""The pages of a Parquet column by their own headers: what Arrow goes by, whatever the footer says.
+"""A Parquet file's row groups by its footer and its pages by their own headers, which Arrow goes by whatever that says.
 
-A page's header stands before it, in Thrift's compact protocol (parquet.thrift, ``PageHeader``).
+Arrow's own ``metadata.row_group(i).column(j)`` ends the process where statistics do not fit (seen in 26.0.1, for a
+single wrong bit): an exception of C++ that nothing there catches. So the footer is read here, as parquet.thrift has
+``FileMetaData``.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
+
+from kvplan.trace.readers.thrift import struct
 
 _UNPACKED, _PACKED, _DATA, _DATA_V2 = 2, 3, 5, 8
 """Numbers of PageHeader's fields: bytes of the page, and a struct for each kind of data page."""
@@ -15,7 +20,28 @@ _VALUES = 1
 """Number of the field of either struct that says how many values there are, nulls included."""
 _HEADER_BYTES, _LONGEST_HEADER = 1 << 8, 1 << 24
 """How much is read of a header at first, and at most (as Arrow does): it may hold the longest value."""
-_DEEPEST = 8
+_ROW_GROUPS, _COLUMNS, _ROWS, _METADATA = 4, 1, 3, 3
+"""Of FileMetaData, of RowGroup (two), of ColumnChunk."""
+_CHUNK_VALUES, _CHUNK_UNPACKED, _CHUNK_PACKED, _CHUNK_DATA, _CHUNK_DICTIONARY = 5, 6, 7, 9, 11
+"""Of ColumnMetaData."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A column of a row group: its values, nulls included, bytes unpacked and packed, and where its pages begin."""
+
+    values: int
+    unpacked: int
+    packed: int
+    begin: int
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """``columns``: one a leaf of the schema, in its order."""
+
+    rows: int
+    columns: tuple[Chunk, ...]
 
 
 @dataclass(frozen=True)
@@ -26,17 +52,56 @@ class Page:
     unpacked: int
 
 
-def pages(file: IO[bytes], column: Any) -> Iterator[Page]:
-    """The pages of a column chunk, by its ``pyarrow.parquet.ColumnChunkMetaData``.
+def footer_bytes(file: IO[bytes]) -> int:
+    """How long the footer is, as the file's end says; 0 where the file is too short to say."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - 8))
+    return int.from_bytes(file.read(8)[:4], "little") if size >= 12 else 0
+
+
+def row_groups(file: IO[bytes]) -> list[RowGroup]:
+    """The row groups by the footer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    length = footer_bytes(file)
+    file.seek(-8 - length, io.SEEK_END)
+    try:
+        footer, _ = struct(file.read(length), 0, lists=True)
+    except IndexError:
+        raise ValueError("the footer has no end") from None
+    groups = footer.get(_ROW_GROUPS, [])
+    return [RowGroup(_count(group, _ROWS), tuple(map(_chunk, group[_COLUMNS]))) for group in _structs(groups, _COLUMNS)]
+
+
+def _chunk(column: Any) -> Chunk:
+    if not isinstance(column, dict) or not isinstance(about := column.get(_METADATA), dict):
+        raise ValueError("the footer has a column of no kind")
+    begin, dictionary = _count(about, _CHUNK_DATA), about.get(_CHUNK_DICTIONARY)
+    if isinstance(dictionary, int) and 0 < dictionary < begin:
+        begin = dictionary
+    values, unpacked, packed = (_count(about, field) for field in (_CHUNK_VALUES, _CHUNK_UNPACKED, _CHUNK_PACKED))
+    return Chunk(values, unpacked, packed, begin)
+
+
+def _structs(items: Any, needed: int) -> list[dict[int, Any]]:
+    """A list of structs that each have a list in the field ``needed``."""
+    good = isinstance(items, list) and all(
+        isinstance(item, dict) and isinstance(item.get(needed), list) for item in items
+    )
+    if not good:
+        raise ValueError("the footer has a row group without columns")
+    return list(items)
+
+
+def pages(file: IO[bytes], chunk: Chunk) -> Iterator[Page]:
+    """The pages of a column of a row group.
 
     Raises:
         ValueError: a header that is none.
     """
-    at = column.data_page_offset
-    dictionary = column.dictionary_page_offset
-    if dictionary is not None and 0 < dictionary < at:
-        at = dictionary
-    end = at + column.total_compressed_size
+    at, end = chunk.begin, chunk.begin + chunk.packed
     while at < end:
         header, length = _header(file, at)
         data = header.get(_DATA) or header.get(_DATA_V2) or {_VALUES: 0}
@@ -49,7 +114,7 @@ def pages(file: IO[bytes], column: Any) -> Iterator[Page]:
 def _count(fields: dict[int, Any], number: int) -> int:
     count = fields.get(number)
     if not isinstance(count, int) or count < 0:
-        raise ValueError("a page's header has no sizes")
+        raise ValueError("a page's header or the footer has no sizes")
     return count
 
 
@@ -60,74 +125,8 @@ def _header(file: IO[bytes], at: int) -> tuple[dict[int, Any], int]:
         file.seek(at)
         data = file.read(size)
         try:
-            return _struct(data, 0, 0)
+            return struct(data, 0)
         except IndexError:
             if len(data) < size or size >= _LONGEST_HEADER:
                 raise ValueError("a page's header has no end") from None
         size *= 8
-
-
-def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by number, and where it ends; IndexError where ``data`` ends before."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _whole(data, at)
-        if head & 15 in (1, 2):  # a boolean is its type
-            continue
-        fields[number], at = _value(data, at, head & 15, depth)
-    return fields, at + 1
-
-
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    """A value and where it ends; None for what no page is judged by."""
-    if depth > _DEEPEST:
-        raise ValueError("a page's header is nested too deep")
-    if kind in (1, 2, 3):  # within a list a boolean takes a byte
-        return None, _within(data, at + 1)
-    if kind in (4, 5, 6):
-        return _whole(data, at)
-    if kind == 7:
-        return None, _within(data, at + 8)
-    if kind == 8:
-        length, at = _varint(data, at)
-        return None, _within(data, at + length)
-    if kind in (9, 10):
-        count, inner = data[at] >> 4, data[at] & 15
-        at += 1
-        if count == 15:
-            count, at = _varint(data, at)
-        for _ in range(count):
-            _, at = _value(data, at, inner, depth + 1)
-        return None, at
-    if kind == 12:
-        return _struct(data, at, depth + 1)
-    raise ValueError("a page's header has a field of no known type")
-
-
-def _within(data: bytes, end: int) -> int:
-    if end > len(data):
-        raise IndexError
-    return end
-
-
-def _whole(data: bytes, at: int) -> tuple[int, int]:
-    number, at = _varint(data, at)
-    return number >> 1 ^ -(number & 1), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a page's header has a number of no end")

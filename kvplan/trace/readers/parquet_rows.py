@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from kvplan.errors import InputError
-from kvplan.trace.readers.parquet_pages import pages
+from kvplan.trace.readers.parquet_pages import RowGroup, footer_bytes, pages, row_groups
 from kvplan.trace.source import Source
+
+DAMAGED = (OSError, ValueError, OverflowError, RuntimeError)
+"""What comes of a damaged file beside Arrow's own errors; RuntimeError of checks in C++ that Python has no name for."""
 
 _FOOTER_SURELY, _FOOTER_SHARE = 1 << 17, 32
 """Bytes any footer may have, and its part of a larger file: Arrow makes up to 260 bytes of each."""
@@ -54,8 +57,7 @@ class ParquetRows:
         self.schema = self._parquet.schema_arrow
 
     def _check_footer(self) -> None:
-        self._file.seek(max(0, self._size - 8))
-        length = int.from_bytes(self._file.read(8)[:4], "little")
+        length = footer_bytes(self._file)
         self._file.seek(0)
         if max(_FOOTER_SURELY, self._size // _FOOTER_SHARE) < length <= self._size:  # Arrow refuses a longer one
             raise InputError(
@@ -93,15 +95,17 @@ class ParquetRows:
         leaves = [(at, top) for at, column in enumerate(columns) if (top := _top(column.path, wanted)) is not None]
         of_lists = [(at, name) for at, name in leaves if name in lists]
         budget = _Budget(self._size, self._source.name, limit)
-        budget.check(metadata, leaves, of_lists)
+        groups = row_groups(self._file)
+        if any(len(group.columns) != metadata.num_columns for group in groups):
+            raise ValueError("a row group has other columns than the schema")
+        budget.check(groups, leaves, of_lists)
         texts = {columns[at].path: name for at, name in leaves if columns[at].physical_type == "BYTE_ARRAY"}
         shared = pq.ParquetFile(self._file, metadata=metadata, read_dictionary=list(texts), pre_buffer=False)
         line = 1
-        for group in range(metadata.num_row_groups):
-            about = metadata.row_group(group)
+        for group, about in enumerate(groups):
             budget.check_pages(self._file, about, leaves, line)
-            entries = sum(about.column(at).num_values for at, _ in of_lists)
-            most = max(1, min(_BATCH, limit or _BATCH, _BATCH_ENTRIES * about.num_rows // max(1, entries)))
+            entries = sum(about.columns[at].values for at, _ in of_lists)
+            most = max(1, min(_BATCH, limit or _BATCH, _BATCH_ENTRIES * about.rows // max(1, entries)))
             # As dictionaries a long text that a million rows repeat is held once, but each of a million texts twice.
             file = shared if _longest(shared, group, list(texts.values())) > _LONG_TEXT else self._parquet
             for batch in file.iter_batches(most, row_groups=[group], columns=wanted, use_threads=False):
@@ -134,31 +138,32 @@ class _Budget:
         self._size, self._name, self._limit = size, name, limit
         self._kept = 0
 
-    def check(self, metadata: Any, leaves: Sequence[tuple[int, str]], lists: Sequence[tuple[int, str]]) -> None:
+    def check(
+        self, groups: Sequence[RowGroup], leaves: Sequence[tuple[int, str]], lists: Sequence[tuple[int, str]]
+    ) -> None:
         """Judge a file by its footer."""
-        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         for about in groups:
             for at, name in leaves:
-                self._check_unpacked(name, about.column(at).total_uncompressed_size)
+                self._check_unpacked(name, about.columns[at].unpacked)
             # Any of a row group's rows may have all of its entries: no limit helps.
-            entries = max((about.column(at).num_values for at, _ in lists), default=0)
+            entries = max((about.columns[at].values for at, _ in lists), default=0)
             if entries * _ENTRY_BYTES > self.most:
                 raise self._refused(f"has {entries:,} list entries in one row group")
         if self._limit is not None:
             return
-        rows = metadata.num_rows
-        entries = sum(about.column(at).num_values for about in groups for at, _ in lists)
+        rows = sum(about.rows for about in groups)
+        entries = sum(about.columns[at].values for about in groups for at, _ in lists)
         if rows * _ROW_BYTES + entries * _ENTRY_BYTES > self.most:
             raise self._refused(f"holds {rows:,} rows and {entries:,} list entries", hint="--limit N reads the first N")
 
-    def check_pages(self, file: IO[bytes], about: Any, leaves: Sequence[tuple[int, str]], line: int) -> None:
+    def check_pages(self, file: IO[bytes], about: RowGroup, leaves: Sequence[tuple[int, str]], line: int) -> None:
         """Judge the pages of a row group, of which the footer says ``about``: Arrow goes by the pages."""
         for at, name in leaves:
-            column, values = about.column(at), 0
-            for page in pages(file, column):
+            chunk, values = about.columns[at], 0
+            for page in pages(file, chunk):
                 self._check_unpacked(name, page.unpacked)
                 values += page.values
-                if values > column.num_values:
+                if values > chunk.values:
                     raise self._refused(f"has more values in column {name!r} than its footer says", line)
 
     def _check_unpacked(self, name: str, unpacked: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import itertools
@@ -12,15 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_trace_fuzz import grown_kib, needs_proc
 
 from kvplan.errors import InputError
-from kvplan.trace import read_trace
+from kvplan.trace import inline_trace, read_trace
 from kvplan.trace.read import ReadOptions, read_source
 from kvplan.trace.readers import delimited, prometheus
-from kvplan.trace.readers.parquet_pages import pages
+from kvplan.trace.readers.parquet_pages import pages, row_groups
 from kvplan.trace.source import memory_source
 from kvplan.trace.unpacked import MOST_TIMES, SURELY, unpacked
+from kvplan.trace.writers.tables import write_parquet
+from tests.trace.test_trace_fuzz import grown_kib, needs_proc
 
 SIZE = 8 << 20
 HEADER = "arrival,prompt,output\n"
@@ -326,12 +328,37 @@ def test_pages_hold_what_the_footer_says(tmp_path, version):
     path = written_parquet(
         tmp_path / "x.parquet", requests(30_000), data_page_version=version, data_page_size=4096, write_statistics=True
     )
+    arrow = pq.ParquetFile(path).metadata
     with path.open("rb") as file:
-        metadata = pq.ParquetFile(path).metadata
-        for at in range(3):
-            found = list(pages(file, metadata.row_group(0).column(at)))
+        groups = row_groups(file)
+        assert [group.rows for group in groups] == [arrow.row_group(at).num_rows for at in range(arrow.num_row_groups)]
+        for at, chunk in enumerate(groups[0].columns):
+            told = arrow.row_group(0).column(at)
+            assert (chunk.values, chunk.unpacked) == (told.num_values, told.total_uncompressed_size)
+            assert chunk.packed == told.total_compressed_size
+            found = list(pages(file, chunk))
             assert sum(page.values for page in found) == 30_000
             assert len(found) > 2
+
+
+def with_segments():
+    """A trace of kvplan's own: its lists make Arrow write statistics of levels."""
+    file = io.BytesIO()
+    turns = [{"prompt": 5, "output": 1, "session": "a", "id": "x"}, {"prompt": 8, "output": 2, "session": "a"}]
+    write_parquet(inline_trace(turns), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("bit", [1, 4])
+def test_no_bit_of_a_parquet_file_ends_the_process(bit):
+    """Arrow 26's own view of a column chunk does, where one makes a histogram of levels too long."""
+    whole = with_segments()
+    assert len(read_source(memory_source(whole), ReadOptions())) == 2
+    for at in range(4, len(whole)):
+        data = bytearray(whole)
+        data[at] ^= bit
+        with contextlib.suppress(InputError):
+            assert len(read_source(memory_source(bytes(data)), ReadOptions(on_bad_row="skip")))
 
 
 @needs_proc
