@@ -15,7 +15,7 @@ from kvplan.errors import InputError
 from kvplan.trace.json_text import UNFINISHED, JsonText
 from kvplan.trace.json_window import DECODER
 from kvplan.trace.long_json import checked_value
-from kvplan.trace.source import Source
+from kvplan.trace.source import HEAD_BYTES, Source
 
 Value = dict[str, Any] | InputError
 """A JSON object, or why this line holds none."""
@@ -45,13 +45,27 @@ def _is_json_lines(head: bytes) -> bool:
     text = head.decode("utf-8", "replace").lstrip("\ufeff" + _SPACE)
     if text.startswith("["):
         return False
-    for line in text.split("\n", _LOOKED_AT)[:_LOOKED_AT]:
-        try:
-            if isinstance(json.loads(line), dict):
-                return True
-        except (ValueError, RecursionError):
-            continue
-    return False
+    first, *others = text.split("\n", _LOOKED_AT)[:_LOOKED_AT]
+    # A document with a request a line has lines that are objects, too: the last of a list has no comma behind it.
+    return _is_object(first) or (any(map(_is_object, others)) and not _goes_on(text, len(head) >= HEAD_BYTES))
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _goes_on(text: str, cut: bool) -> bool:
+    """Whether the value that begins in the first line, but does not end there, is sound as far as ``text`` shows."""
+    try:
+        DECODER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        return cut and (error.pos >= len(text.rstrip(_SPACE)) or error.msg.startswith("Unterminated string"))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _from_lines(source: Source) -> Iterator[tuple[int, Any]]:

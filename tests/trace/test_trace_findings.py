@@ -157,3 +157,39 @@ def test_compressed_output_is_compressed_and_read_back(tmp_path, to, suffix):
         return
     with pytest.raises(InputError, match="compressed in itself"):
         write_trace(trace, tmp_path / f"x.parquet{suffix}")
+
+
+# -- what is a document, and what is JSON Lines ---------------------------------------------------------------
+
+
+WEKA = """{
+  "id": "a", "block_size": 64,
+  "requests": [
+    {"t": 0, "in": 128, "out": 3, "hash_ids": [1, 2]},
+    {"t": 1, "in": 64, "out": 4, "hash_ids": [1]}
+  ]
+}
+"""
+
+
+@pytest.mark.parametrize("copies", [1, 3, 4000])
+def test_a_document_whose_lines_are_objects_is_a_document(written, copies):
+    trace = read_trace(written(WEKA * copies))
+    assert trace.prompt_tokens.tolist() == [128] * copies + [64] * copies
+    assert trace.origin.format == "weka"
+
+
+def test_a_long_document_is_one_though_its_beginning_does_not_show_the_end(written):
+    few = '    {"t": 1, "in": 64, "out": 4, "hash_ids": [1]}'
+    nested = WEKA.replace(few, f"{few},\n" * 30_000 + few).replace('"requests"', '"extra": [\n{}\n],\n"requests"')
+    assert len(read_trace(written(nested))) == 30_002
+
+
+@pytest.mark.parametrize(
+    "broken", ['{"input_length": 5, "x": [1,', '{"input_length": 5, "x": "a', '{"input_length":', "{"]
+)
+def test_a_broken_first_line_leaves_json_lines_what_they_are(written, broken):
+    path = written(broken + "\n" + '{"input_length": 7}\n' * 3)
+    trace = read_trace(path, on_bad_row="skip")
+    assert trace.prompt_tokens.tolist() == [7, 7, 7]
+    assert trace.origin.bad_rows == 1
