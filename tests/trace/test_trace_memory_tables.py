@@ -149,6 +149,30 @@ def test_a_client_of_many_windows_takes_the_lengths_of_the_last_before_each(tmp_
     assert (trace.prompt_tokens == trace.arrival_s // 600 + 1).all()
 
 
+@needs_proc
+def test_a_client_of_many_windows_takes_less_than_ten_times_its_files(tmp_path):
+    path = tmp_path / "chunk-1-dataset.json"
+    windows = (f'"{600 * n}":{{"input_tokens":"{{1: 1}}","output_tokens":"{{1: 1}}"}}' for n in range(100_000))
+    path.write_text("{" + ",".join(windows) + "}")
+    (tmp_path / "chunk-1-trace.csv").write_text("0,0.01,,,,\n600,0.01,,,,\n")
+    assert grown_kib(path) < 10 * path.stat().st_size / 1024
+
+
+def test_of_windows_that_begin_together_the_last_counts(tmp_path):
+    path = tmp_path / "chunk-1-trace.csv"
+    path.write_text("0,1,,,,\n10,1,,,,\n20,1,,,,\n")
+    window = '"{}":{{"input_tokens":"{{{}: 1}}","output_tokens":"{{1: 1}}"}}'.format
+    empty = '"10":{"input_tokens":"{}","output_tokens":"{1: 1}"}'
+    dataset = ",".join([window(20, 7), window(0, 5), window(10, 6), empty, window(20, 8)])
+    (tmp_path / "chunk-1-dataset.json").write_text(f"{{{dataset}}}")
+    trace = read_trace(path)
+    assert set(zip((trace.arrival_s // 10 * 10).tolist(), trace.prompt_tokens.tolist(), strict=True)) == {
+        (0.0, 5),
+        (10.0, 5),  # its last word is that it knows nothing
+        (20.0, 8),
+    }
+
+
 # -- compression ------------------------------------------------------------------------------------------------
 
 

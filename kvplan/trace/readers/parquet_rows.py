@@ -82,6 +82,7 @@ class ParquetRows:
             InputError: they would take more than the file bears.
             pyarrow.ArrowException, OSError, ValueError: a page is damaged.
         """
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         names = [*plain, *lists]
@@ -111,8 +112,11 @@ class ParquetRows:
             for batch in file.iter_batches(most, row_groups=[group], columns=wanted, use_threads=False):
                 read = {name: _listed(batch.column(name), budget, line) for name in wanted}
                 budget.add(len(batch), [batch.column(name) for _, name in of_lists], read.get(kept or ""), line)
-                yield {name: read[name] if name in read else [{}] * len(batch) for name in names}
-                line += len(batch)
+                rows = len(batch)
+                del batch
+                pa.default_memory_pool().release_unused()  # else it keeps what was freed
+                yield {name: read[name] if name in read else [{}] * rows for name in names}
+                line += rows
 
 
 def _longest(shared: Any, group: int, names: list[str]) -> int:

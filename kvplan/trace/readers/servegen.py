@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import re
 from array import array
@@ -16,23 +15,18 @@ import numpy as np
 from kvplan.errors import InputError
 from kvplan.trace.builder import MOST_ASKED_FOR, MOST_DRAWN, TraceBuilder
 from kvplan.trace.facts import NoRequestsError
-from kvplan.trace.json_text import JsonText
-from kvplan.trace.long_json import checked_value
-from kvplan.trace.rows import MAX_TOKENS, number
+from kvplan.trace.readers.servegen_lengths import Pmf, read_lengths
+from kvplan.trace.rows import number
 from kvplan.trace.source import Source, open_source
-from kvplan.trace.trace import Doubles, Longs
+from kvplan.trace.trace import Doubles, Wholes
 
 _ROW = re.compile(r"[\d.]+,[\d.eE+-]+,[\d.eE+-]*,(Gamma|Weibull)?,[^,]*,[^,]*")
 # Not JSON inside the JSON: a Python literal, read by its grammar and never evaluated.
-_PAIR = re.compile(r"\s*(\d{1,10})\s*:\s*([0-9.eE+-]{1,40})\s*(?:,\s*|$)")
 _BYTES_A_REQUEST = 8
 """Of the two files for each request drawn from them: a request takes 40 while it is read, 24 once it is."""
 _PATTERNS = ("Gamma", "Weibull")
 """Whose shape counts; gaps of others are exponential."""
 _MOST_IN_WINDOW = 10_000_000
-
-_Pmf = tuple[Longs, Doubles]
-"""Lengths and their cumulated probabilities."""
 
 
 def looks_like_rates(head: str) -> bool:
@@ -70,19 +64,18 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
         )
     with open_source(other) as second:
         rates = _rates(source if rates_given else second)
-        lengths = _lengths(second if rates_given else source)
+        lengths = read_lengths(second if rates_given else source)
     builder.note(f"a client's distributions, read with {other.name} beside it: drawn with seed {seed}")
     builder.note("time: windows in s; arrivals by each window's rate, pattern and shape; prompt and output independent")
     random = np.random.default_rng(seed)
     # A few bytes can ask for millions; what is drawn unasked takes no more than a few times the files.
     told = max(MOST_DRAWN, (path.stat().st_size + other.stat().st_size) // _BYTES_A_REQUEST)
     most = min(MOST_ASKED_FOR, told if builder.limit is None else builder.limit)
-    starts = sorted(lengths)
     width = rates.width
     for begin, rate, pattern, shape in rates:
         if builder.full:
             return
-        window = _nearest(starts, begin)
+        window = lengths.nearest(begin)
         surely = int(rate * width) if builder.limit is None and rate * width <= _MOST_IN_WINDOW else 0
         if window is not None and len(builder) + surely > most:  # told before millions are drawn for nothing
             _cut(builder, rates, begin, source)
@@ -95,7 +88,7 @@ def read_client(source: Source, builder: TraceBuilder, seed: int, rates_given: b
         if len(builder) + len(arrival) > most:
             _cut(builder, rates, begin, source)
             return
-        prompt, output = (_drawn(pmf, len(arrival), random) for pmf in lengths[window])
+        prompt, output = (_drawn(pmf, len(arrival), random) for pmf in lengths.of(window))
         builder.extend(arrival, prompt, output)
 
 
@@ -181,60 +174,7 @@ def _window(rate: float, width: float, pattern: str, shape: float, random: np.ra
     return times
 
 
-def _lengths(source: Source) -> dict[int, tuple[_Pmf, _Pmf]]:
-    """The distributions of prompt and output of each window that has any, by its beginning."""
-    parsed: dict[int, tuple[_Pmf, _Pmf]] = {}
-    for begin, prompt_text, output_text in _windows(source):
-        prompt, output = _pmf(prompt_text, source), _pmf(output_text, source)
-        parsed.pop(begin, None)
-        if prompt is not None and output is not None:
-            parsed[begin] = (prompt, output)
-    return parsed
-
-
-def _windows(source: Source) -> Iterator[tuple[int, Any, Any]]:
-    """(beginning, distribution of the prompt, of the output) of each window, one at a time."""
-    text = JsonText(bytearray(), source.blocks(), name=source.name)
-    try:
-        document, end = checked_value(text, text.after_blank(0))
-        if text.after_blank(end) < len(text.data):
-            raise ValueError
-        for key, value in document.items():
-            yield int(key), value["input_tokens"], value["output_tokens"]
-    except (ValueError, KeyError, TypeError, AttributeError, InputError):
-        raise InputError("is no ServeGen dataset", source=source.name, line=1) from None
-
-
-def _pmf(text: Any, source: Source) -> _Pmf | None:
-    """(lengths, cumulated probabilities) of ``"{9: 0.0067, ...}"``; None for ``"{}"``."""
-    body = text.strip() if isinstance(text, str) else ""
-    values, weights, at, end = array("q"), array("d"), 1, len(body) - 1
-    while at < end:
-        pair = _PAIR.match(body, at, end)
-        try:
-            if pair is None or not 0 <= int(pair[1]) <= MAX_TOKENS or not 0 <= float(pair[2]) < 1e9:
-                raise ValueError
-        except ValueError:
-            shown = body[at : min(at + 40, end)]
-            raise InputError("is no distribution", value=shown, source=source.name, line=1) from None
-        values.append(int(pair[1]))
-        weights.append(float(pair[2]))
-        at = pair.end()
-    total = sum(weights)
-    if not total:
-        return None
-    cumulated = np.frombuffer(weights)
-    np.cumsum(cumulated, out=cumulated)
-    cumulated /= total
-    return np.frombuffer(values, np.int64), cumulated
-
-
-def _drawn(pmf: _Pmf, count: int, random: np.random.Generator) -> Longs:
+def _drawn(pmf: Pmf, count: int, random: np.random.Generator) -> Wholes:
     values, cumulated = pmf
-    drawn: Longs = values[np.minimum(np.searchsorted(cumulated, random.random(count)), len(values) - 1)]
+    drawn: Wholes = values[np.minimum(np.searchsorted(cumulated, random.random(count)), len(values) - 1)]
     return drawn
-
-
-def _nearest(starts: list[int], begin: float) -> int | None:
-    """The last window that has lengths and starts no later than ``begin``; the first where none does."""
-    return starts[max(0, bisect.bisect_right(starts, begin) - 1)] if starts else None
