@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of every reader: ``make fuzz``, or ``python tests/fuzz/readers.py -max_total_time=60``.
 
 Any bytes give a trace or a ``KvplanError`` that names a line. What ends the run, with the input kept as
-``crash-*``: another exception, ten seconds, 256 MiB more than before for an input of at most 64 KiB, a file
+``crash-*``: another exception, ten seconds, 64 MiB more than before for an input of at most 64 KiB, a file
 opened or a process begun while bytes from memory are read, and a trace that a writer cannot write or that its
 own reader reads back differently.
 
@@ -40,7 +40,7 @@ with atheris.instrument_imports(include=["kvplan.trace"]):
     from kvplan.trace.writers import WRITERS
     from tests.fuzz.samples import samples, written
 
-GROWTH_KIB = 256 << 10
+GROWTH_KIB = 64 << 10
 FORBIDDEN = ("open", "os.", "subprocess.", "socket.", "pickle.", "exec", "ctypes.dlopen", "shutil.", "tempfile.")
 FORMATS = (None, None, *format_names())
 UNITS = (None, "s", "ms", "us", "ns")
