@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvplan.trace import Trace, name_numbers
+from kvplan.trace import Trace, hash_numbers, name_numbers
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.names import Names
@@ -30,7 +30,7 @@ def test_numbers_are_those_of_a_dictionary(names, few):
     known, expected = {}, []
     for name in names:
         expected.append(known.setdefault(name, len(known)))
-    with patch.object(name_numbers, "FEW", few), patch.object(name_numbers, "_LEAST_PLACES", 4):
+    with patch.object(name_numbers, "FEW", few), patch.object(hash_numbers, "LEAST_PLACES", 4):
         numbers = NameNumbers()
         assert [numbers.number(name) for name in names] == expected
         assert len(numbers) == len(known)
