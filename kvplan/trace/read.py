@@ -35,7 +35,7 @@ from kvplan.trace.readers.tables import (
 from kvplan.trace.readers.tracelab_csv import COLUMNS as ROUNDS
 from kvplan.trace.readers.tracelab_csv import read_rounds
 from kvplan.trace.readers.yaml_requests import read_scenario
-from kvplan.trace.rows import MAX_BLOCK_SIZE, BadRows, OnBadRow
+from kvplan.trace.rows import MAX_BLOCK_SIZE, MAX_TOKENS, BadRows, OnBadRow
 from kvplan.trace.source import Source, open_source
 from kvplan.trace.trace import Trace
 from kvplan.trace.words import names
@@ -128,8 +128,10 @@ def _check(options: ReadOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise InputError("must be at least 1", field=name, value=value)
-    if options.block_size is not None and options.block_size > MAX_BLOCK_SIZE:
-        raise InputError(f"must be at most {MAX_BLOCK_SIZE}", field="block_size", value=options.block_size)
+    for name, most in (("output_tokens", MAX_TOKENS), ("block_size", MAX_BLOCK_SIZE)):
+        value = getattr(options, name)
+        if value is not None and value > most:
+            raise InputError(f"must be at most {most}", field=name, value=value)
     for role in options.columns:
         if role not in ROLES:
             raise InputError("is no role of a column", field="columns", value=role, hint=", ".join(ROLES))

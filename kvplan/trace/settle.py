@@ -51,7 +51,7 @@ def settled_arrivals(arrival: Doubles, rebase: bool, note: Note) -> Doubles:
     return arrival
 
 
-def settled_outputs(output: Longs | None, rows: int, assumed: int, note: Note) -> Longs:
+def settled_outputs(output: Wholes | None, rows: int, assumed: int, note: Note) -> Wholes:
     """Outputs with ``assumed`` where the file does not say (-1; None: nowhere)."""
     missing = np.ones(rows, bool) if output is None else output < 0
     if output is not None and not missing.any():
@@ -59,9 +59,7 @@ def settled_outputs(output: Longs | None, rows: int, assumed: int, note: Note) -
     some = f"{counted(int(missing.sum()), 'row')} without output length"
     who = "the file does not say how long answers are" if missing.all() else some
     note(f"{who}: {assumed} tokens assumed (--output-tokens)")
-    settled: Longs = np.where(
-        missing, np.int32(assumed) if assumed < 1 << 31 else assumed, -1 if output is None else output
-    )
+    settled: Wholes = np.where(missing, np.int32(assumed), np.int32(-1) if output is None else output)
     return settled
 
 

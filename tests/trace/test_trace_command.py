@@ -139,6 +139,8 @@ def test_the_command_loads_no_heavy_module():
         ("scale {file} -o {folder}/x.csv --rate 2 --seed -1", "seed: must be at least 0"),
         ("slice {file} -o {folder}/x.csv --start nan", "is no time"),
         ("synthesize {file} -o {folder}/x.yaml --requests 0", "must be at least 1"),
+        ("info {file} --output-tokens 3000000000", "output_tokens: must be at most 2147483647 (got 3000000000)"),
+        ("info {file} --hash-block-size 9999999", "block_size: must be at most 1048576 (got 9999999)"),
         ("synthesize {file} -o {folder}/x.txt", "does not tell the format by its suffix"),
         ("info {file} --seed -1", "seed: must be at least 0"),
     ],
