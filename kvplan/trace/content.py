@@ -166,7 +166,7 @@ class ContentBuilder:
         self._output_start.append(output_start)
 
     def turn(self, session: int, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()) -> None:
-        """The next request is a turn of ``session``, which is a number; numbers begin at 0 and leave none out.
+        """The next request is a turn of ``session``, a number; they begin at 0, and take room up to the largest.
 
         Its prompt begins with the first ``shared`` tokens of what the session holds so far (where that is
         nothing, with ``head``); the rest of the prompt and the output are new and known to later turns.
@@ -263,18 +263,22 @@ def unfolded(content: Content, output_tokens: Longs) -> Content:
     named = np.flatnonzero((content.output_source >= 0) & (output_tokens > 0))
     order = named[np.lexsort((content.output_start[named], content.output_source[named]))]
     source, begin = content.output_source[order], content.output_start[order]
-    first = int(max(content.segment_source.max(initial=-1), source.max(initial=-1))) + 1
+    own = int(max(content.segment_source.max(initial=-1), source.max(initial=-1)))
+    renamed = content.output_source.tolist()
     outputs: dict[int, tuple[list[int], list[tuple[int, int, int]]]] = {}
-    for own, (of, start, tokens) in enumerate(
-        zip(source.tolist(), begin.tolist(), output_tokens[order].tolist(), strict=True), first
+    for row, of, start, tokens in zip(
+        order.tolist(), source.tolist(), begin.tolist(), output_tokens[order].tolist(), strict=True
     ):
         starts, ranges = outputs.setdefault(of, ([], []))
-        starts.append(start)
-        ranges.append((start, start + tokens, own))
+        if starts and starts[-1] == start:  # the same output once more
+            ranges[-1] = (start, max(ranges[-1][1], start + tokens), own)
+        else:
+            own += 1
+            starts.append(start)
+            ranges.append((start, start + tokens, own))
+        renamed[row] = own
     builder = ContentBuilder()
-    renamed = content.output_source.astype(np.int64)
-    renamed[order] = np.arange(first, first + len(order))
-    for (segments, _, _), output_source in zip(content.rows(), renamed.tolist(), strict=True):
+    for (segments, _, _), output_source in zip(content.rows(), renamed, strict=True):
         pieces = (piece for segment in segments for piece in _split(segment, *outputs.get(segment[0], ([], []))))
         builder.add(pieces, output_source=output_source)
     return builder.build()

@@ -80,6 +80,14 @@ def test_outputs_with_sources_of_their_own_tell_the_same(turns):
     assert apart.output_start is None
 
 
+@given(TURNS)
+def test_rows_that_stand_twice_keep_one_output(turns):
+    content, texts, _, outputs = told(turns)
+    twice = np.repeat(np.arange(len(texts)), 2)
+    apart = unfolded(content.take(twice), outputs[twice])
+    assert same_partition(apart, [texts[row] for row in twice])
+
+
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=9), st.integers(1, 9))
 def test_a_session_that_goes_on_is_one_segment_a_turn(lengths, output):
     content, _, _, _ = told([(0, 10**6, new, output, False) for new in lengths])
