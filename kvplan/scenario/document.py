@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 from kvplan.errors import InputError
-from kvplan.scenario.json_text import check_json
 from kvplan.scenario.nodes import MERGE, Composer, Item, Key, Node, Path
 from kvplan.scenario.packed import PackedList
 from kvplan.scenario.scalars import plain_scalar
@@ -169,17 +167,12 @@ def _lines(data: bytes, source: str) -> Iterator[tuple[int, str]]:
 
 
 def _checked_json(data: bytes, source: str) -> bytes:
-    """Refuse what JSON's own parser refuses. YAML then reads it with marks; only JSON allows tabs there."""
-    try:
-        check_json(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        for _ in _lines(data, source):  # says where
-            pass
-        raise
-    except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg}", source=source, line=error.lineno, column=error.colno) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", source=source, line=1) from error
+    """Refuse what is not JSON. YAML then reads it with marks; only JSON allows tabs there."""
+    from kvplan.trace.json_text import JsonText  # slow to import, and most scenarios are YAML
+
+    for _ in _lines(data, source):  # says where it is not UTF-8
+        pass
+    JsonText(bytearray(data.removeprefix(_BYTE_ORDER_MARK)), name=source).check()
     return _without_surrogates(data.replace(b"\t", b" "))
 
 

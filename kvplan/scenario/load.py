@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.scenario.document import LARGEST_DOCUMENT_BYTES, Document, parse_document, read_document
 from kvplan.scenario.explain import nearest
-from kvplan.scenario.json_text import check_json
 from kvplan.scenario.leaves import Leaf
 from kvplan.scenario.merge import REPLACED_WHOLE, merged, nested
 from kvplan.scenario.nodes import Key
@@ -20,7 +20,7 @@ from kvplan.scenario.shipped import shipped_workload
 
 _DOCUMENTS = (".yaml", ".yml")
 _JSON = ".json"
-_SUMMARY = ("schema_version", "scenario")
+_HEAD_BYTES = 4096
 _ALTERNATIVES = ("file", "synthetic")
 _LONG_LISTS = (("requests",), ("scenario", "requests"))
 """What may be as long as a trace, in a scenario and in a summary.json."""
@@ -92,15 +92,25 @@ def _document(path: Path, overrides: Mapping[str, Any]) -> Document | None:
 
 
 def _holds_scenario(path: Path) -> bool:
-    """Whether a JSON file is a scenario and no trace: an object with at least two of a scenario's keys."""
+    """Whether a JSON file is a scenario and no trace: an object with at least two of a scenario's keys.
+
+    A broken one is a scenario where it names a model and a GPU at once; whoever reads it says what is wrong.
+    """
+    from kvplan.trace.json_text import JsonText  # slow to import, and most scenarios are YAML
+    from kvplan.trace.long_json import value_at
+
     try:
         if path.stat().st_size > LARGEST_DOCUMENT_BYTES:
             return False
-        found = check_json(path.read_bytes().decode("utf-8-sig"), {*Scenario.model_fields, *_SUMMARY})
-    except (OSError, ValueError, RecursionError):
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError:
         return False  # read_trace says what is wrong with it
-    summary = "schema_version" in found and found.get("scenario") == "{"
-    return summary or len(found.keys() & Scenario.model_fields.keys()) >= 2
+    text = JsonText(bytearray(data))
+    try:
+        value, _ = value_at(text, text.check())
+    except (InputError, UnicodeDecodeError):  # a trace perhaps: JSON Lines, or with bad rows that may be left out
+        return all(key in data[:_HEAD_BYTES] for key in (b'"model"', b'"gpu"'))
+    return _is_summary(value) or (isinstance(value, dict) and len(value.keys() & Scenario.model_fields.keys()) >= 2)
 
 
 def _is_summary(value: Any) -> bool:

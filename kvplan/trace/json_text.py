@@ -308,6 +308,18 @@ class JsonText:
 
     # -- values ---------------------------------------------------------------------------------------------
 
+    def check(self) -> int:
+        """Where the one value that the text holds begins.
+
+        Raises:
+            InputError: it holds none, or more.
+        """
+        begin = self.after_blank(0)
+        end = self.after_blank(self.end_of(begin))
+        if end < len(self.data):
+            raise self._refusal("is not JSON: Extra data", end)
+        return begin
+
     def end_of(self, at: int) -> int:
         """Where the value that begins at ``at`` ends; notes the ``containers`` in it.
 

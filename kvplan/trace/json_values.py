@@ -14,7 +14,7 @@ from typing import Any
 from kvplan.errors import InputError
 from kvplan.trace.json_text import UNFINISHED, JsonText
 from kvplan.trace.json_window import DECODER
-from kvplan.trace.long_json import checked_value
+from kvplan.trace.long_json import checked_value, value_at
 from kvplan.trace.source import HEAD_BYTES, Source
 
 Value = dict[str, Any] | InputError
@@ -92,14 +92,10 @@ def _from_long_line(source: Source, line: int, raw: bytes | bytearray) -> Iterat
     del raw
     if line == 1 and text.data.startswith(BOM_UTF8):
         del text.data[: len(BOM_UTF8)]
-    at = text.after_blank(0)
-    if at == len(text.data):
+    if text.after_blank(0) == len(text.data):
         return
     try:
-        value, end = checked_value(text, at)
-        end = text.after_blank(end)
-        if end < len(text.data):
-            raise InputError("is not JSON: Extra data", line=line, column=text.line_and_column(end)[1])
+        value, _ = value_at(text, text.check())
         del text
     except InputError as error:
         value = error

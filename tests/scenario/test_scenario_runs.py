@@ -183,6 +183,24 @@ def test_json_is_told_apart_by_what_it_holds(tmp_path: Path) -> None:
         load_scenario(tmp_path / "bench.json")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            b'{"model": "llama-3.1-8b", "gpu": "h100-sxm",\n "requests": [{"prompt": 5},]}',
+            ":2:29: is not JSON: Expecting",
+        ),
+        (b'{"model": "llama-3.1-8b", "gpu": "h100-sxm",\n "name": "\xff"}', ":2:11: is not UTF-8 text"),
+        (b'{"model": "llama-3.1-8b", "gpu": "h100-sxm"} {}', ":1:46: is not JSON: Extra data"),
+    ],
+)
+def test_a_broken_json_scenario_is_not_taken_for_a_trace(tmp_path: Path, text: bytes, said: str) -> None:
+    path = tmp_path / "scenario.json"
+    path.write_bytes(text)
+    with pytest.raises(InputError, match=said):
+        load_scenario(path)
+
+
 def test_a_trace_given_by_flag_takes_the_place_of_the_files_requests(tmp_path: Path) -> None:
     text = "model: m\ngpu: g\nrequests: [{prompt: 1, output: 1}]\n"
     scenario = load(text, tmp_path, workload__file=str(tmp_path / "t.csv"), workload__limit=3)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvplan.errors import InputError
 from kvplan.trace.json_text import JsonText
-from kvplan.trace.long_json import checked_value
+from kvplan.trace.long_json import value_at
 from kvplan.trace.rows import MAX_TOKENS
 from kvplan.trace.source import Source
 from kvplan.trace.trace import Doubles, Longs
@@ -115,9 +115,7 @@ def _windows(source: Source) -> Iterator[tuple[int, Any, Any]]:
     """(beginning, distribution of the prompt, of the output) of each window, one at a time."""
     text = JsonText(bytearray(), source.blocks(), name=source.name)
     try:
-        document, end = checked_value(text, text.after_blank(0))
-        if text.after_blank(end) < len(text.data):
-            raise ValueError
+        document, _ = value_at(text, text.check())
         for key, value in document.items():
             begin = int(key)
             if abs(begin) > _MOST_SECONDS:

@@ -12,7 +12,7 @@ from kvplan.errors import InputError
 from kvplan.trace.builder import TraceBuilder
 from kvplan.trace.clock import Clock
 from kvplan.trace.json_text import JsonText
-from kvplan.trace.long_json import checked_value, is_list
+from kvplan.trace.long_json import is_list, value_at
 from kvplan.trace.readers.fields import at, each, listed
 from kvplan.trace.rows import small, tokens
 from kvplan.trace.text import TokenCounter, message_text
@@ -144,7 +144,6 @@ def _decoded(text: str) -> Any:
         if len(text) < _LONG:
             return json.loads(text)
         whole = JsonText(bytearray(text.encode("utf-8", "surrogatepass")))
-        value, end = checked_value(whole, whole.after_blank(0))
-        return value if whole.after_blank(end) == len(whole.data) else None
+        return value_at(whole, whole.check())[0]
     except (ValueError, RecursionError, InputError):
         return None
