@@ -134,6 +134,22 @@ def test_unchained_content_hashes_are_found_and_count_only_as_prefixes(written):
     assert any("not chained: 1 ids" in note for note in trace.origin.notes)
 
 
+def test_bailian_rows_without_a_chat_are_of_no_session(written):
+    base = {"timestamp": 0, "input_length": 16, "output_length": 1}
+    rows = [
+        base | {"chat_id": 1},
+        base | {"chat_id": None},
+        base,
+        base | {"chat_id": ""},
+        base | {"chat_id": None, "parent_chat_id": 1},
+        base | {"chat_id": None, "parent_chat_id": None},
+        base | {"chat_id": 2, "parent_chat_id": 1},
+    ]
+    trace = read_trace(written("".join(json.dumps(row) + "\n" for row in rows)))
+    assert trace.origin.format == "bailian"
+    assert trace.session.tolist() == [0, -1, -1, -1, 0, -1, 0]
+
+
 def test_bailian_tolerates_missing_parents_and_cycles(written):
     base = {"timestamp": 0, "input_length": 16, "output_length": 3}
     text = rows(

@@ -67,10 +67,14 @@ class BailianRows(HashRows):
 
     def session(self, value: dict[str, Any]) -> Any:
         chat, parent = _hashable(value.get("chat_id")), _hashable(value.get("parent_chat_id"))
-        above, own = self._chats.find(parent), self._chats.number(chat)
+        above = self._chats.find(parent)
+        root = None if above < 0 else self._root[above]
+        if chat in (None, ""):  # nobody can go back to it
+            return root
+        own = self._chats.number(chat)
         if own == len(self._root):
-            self._root.append(own if above < 0 else self._root[above])
-        return own if above < 0 else self._root[above]
+            self._root.append(own if root is None else root)
+        return own if root is None else root
 
 
 def _hashable(value: Any) -> Any:
