@@ -18,7 +18,7 @@ from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.names import Names
 from kvplan.trace.rows import MAX_TOKENS, BadRows
 from kvplan.trace.settle import block_content, session_content, settled_arrivals, settled_outputs
-from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace, taken, whole_kind
+from kvplan.trace.trace import Content, Doubles, Longs, Origin, Recorded, Trace, Wholes, taken, whole_kind
 from kvplan.trace.words import counted
 
 ASSUMED_OUTPUT = 256
@@ -313,15 +313,13 @@ class TraceBuilder:
         return None if (column == self._extra[name].default).all() else column
 
 
-def _order(arrival: Doubles) -> NDArray[np.signedinteger[Any]]:
+def _order(arrival: Doubles) -> Wholes:
     """The rows by arrival, in four bytes each where they hold it."""
     order = np.argsort(arrival, kind="stable")
     return order.astype(whole_kind(len(order)), copy=False)
 
 
-def _chosen(
-    order: NDArray[np.signedinteger[Any]] | None, kept: NDArray[np.bool_]
-) -> NDArray[np.signedinteger[Any]] | None:
+def _chosen(order: Wholes | None, kept: NDArray[np.bool_]) -> Wholes | None:
     """The rows that are kept, in the order of arrival; None where all are, and stand in it."""
     if kept.all():
         return order

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.trace.column import Column
-from kvplan.trace.id_rows import BATCH, ROWS, IdRows, Number, distinct, ranks
+from kvplan.trace.id_rows import BATCH, IdRows, Number, distinct, ranks
 from kvplan.trace.name_numbers import NameNumbers
-from kvplan.trace.trace import Content, Longs, Wholes, no_outputs, whole_kind
+from kvplan.trace.trace import ROWS, Content, Longs, Wholes, no_outputs, whole_kind
 
 Segment = tuple[int, int, int]
 """(source, start, tokens), as in ``Content``."""
@@ -165,6 +165,11 @@ class ContentBuilder:
         self._output_source.append(output_source)
         self._output_start.append(output_start)
 
+    def segments(self, row: int) -> list[Segment]:
+        """What was added as the request ``row``, counted from 0."""
+        own = range(self._pointer[row], self._pointer[row + 1])
+        return [(self._source[at], self._start[at], self._tokens[at]) for at in own]
+
     def turn(self, session: int, prompt: int, output: int, *, shared: int, head: Iterable[Segment] = ()) -> None:
         """The next request is a turn of ``session``, a number; they begin at 0, and take room up to the largest.
 
@@ -200,8 +205,7 @@ class ContentBuilder:
         if not self.history_tokens(session):
             return []
         row = self._last_row[session]
-        own = range(self._pointer[row], self._pointer[row + 1])
-        segments = [(self._source[at], self._start[at], self._tokens[at]) for at in own]
+        segments = self.segments(row)
         output = self._total[session] - sum(tokens for _, _, tokens in segments)
         source, start = self._output_source[row], self._output_start[row]
         if segments:

@@ -14,9 +14,6 @@ from kvplan.trace.trace import Longs, Wholes, whole_kind
 BATCH = 1 << 16
 """Ids at once; what is computed of them takes some MiB, whatever the file's size."""
 
-ROWS = 1 << 12
-"""Rows at once, where what is computed of them does not depend on how many ids they have."""
-
 Batch = tuple[Longs, Longs, Longs, Longs]
 """(row, place within the row, id, the id before it in its row), one entry an id; -1 before a row's first."""
 

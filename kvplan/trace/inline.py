@@ -16,12 +16,10 @@ from kvplan.trace.inline_request import InlineRequest, inline_request
 from kvplan.trace.name_numbers import NameNumbers
 from kvplan.trace.names import Names
 from kvplan.trace.rows import LEAST
-from kvplan.trace.trace import Content, Longs, Origin, Trace, taken
+from kvplan.trace.trace import ROWS, Content, Longs, Origin, Trace, taken
 
 _BY_NAME, _EXACT, _TOO_LONG = range(3)
 """How a request tells what it shares: by prefix and session, or by content, which may exceed its prompt."""
-
-_AT_ONCE = 1 << 12
 
 
 def inline_trace(
@@ -220,8 +218,8 @@ class InlineBuilder:
         for column, default in ((self._prefix, -1), (self._prefix_tokens, 0)):
             values = column.taken()
             columns.append(np.broadcast_to(default, rows) if values is None else values)
-        for at in range(0, rows, _AT_ONCE):
-            part = np.arange(at, min(at + _AT_ONCE, rows)) if order is None else order[at : at + _AT_ONCE]
+        for at in range(0, rows, ROWS):
+            part = np.arange(at, min(at + ROWS, rows)) if order is None else order[at : at + ROWS]
             yield from zip(part.tolist(), *(column[part].tolist() for column in columns), strict=True)
 
     def _too_long(self, row: int) -> InputError:

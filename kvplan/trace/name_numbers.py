@@ -6,13 +6,10 @@ thirty times its size; here a name takes about 20 bytes once there are many, as 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
-
 from kvplan.trace.hash_numbers import HashNumbers
-from kvplan.trace.trace import Longs
 
 FEW = 1 << 14
 """So many names stand in a dictionary, which is faster."""
@@ -45,10 +42,6 @@ class NameNumbers:
             self._many = HashNumbers(map(_hash, self._few))
             self._few.clear()
         return number
-
-    def numbers(self, names: Iterable[Hashable]) -> Longs:
-        """``number`` of each, int64[names]."""
-        return np.fromiter(map(self.number, names), np.int64)
 
 
 def _hash(name: Hashable) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.trace.rows import written_name
+from kvplan.trace.trace import Wholes
 
 _TEXT = np.dtypes.StringDType()
 _AT_ONCE = 1 << 12
@@ -45,7 +46,7 @@ class Names:
             if len(self._open) >= _AT_ONCE:
                 self._pack()
 
-    def taken(self, chosen: NDArray[np.signedinteger[Any]] | None) -> NDArray[Any] | None:
+    def taken(self, chosen: Wholes | None) -> NDArray[Any] | None:
         """As ``Trace.request_id`` takes them, those of the ``chosen`` rows (None: all).
 
         Where no row has a name: the rows' numbers, None where each stands in its place. Nothing is kept here.

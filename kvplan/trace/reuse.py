@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from kvplan.errors import InputError
-from kvplan.trace.column import Column
-from kvplan.trace.content import Segment, clip
+from kvplan.trace.content import ContentBuilder, Segment, clip
 from kvplan.trace.distribution import Distribution, distribution
 from kvplan.trace.settle import plain_numbers
-from kvplan.trace.trace import Content, Doubles, Longs, whole_kind
+from kvplan.trace.trace import Content, Doubles, Longs
 
 _SEARCHED = 256
 """How far around the wanted moment a request that is long enough is looked for."""
@@ -42,35 +41,6 @@ class Heads:
         return [(self.first_source + which, 0, min(self.sizes[which], prompt))]
 
 
-class _Segments:
-    """The segments of the requests so far."""
-
-    def __init__(self) -> None:
-        self._pointer = Column()
-        self._pointer.append(0)
-        self._columns = [Column() for _ in range(3)]
-
-    def append(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            for column, value in zip(self._columns, segment, strict=True):
-                column.append(value)
-        self._pointer.append(len(self._columns[0]))
-
-    def __getitem__(self, row: int) -> list[Segment]:
-        source, start, tokens = self._columns
-        own = range(self._pointer[row], self._pointer[row + 1])
-        return [(source[at], start[at], tokens[at]) for at in own]
-
-    def content(self) -> Content:
-        """All of it; row r's output is the source 2 r + 1."""
-        rows = len(self._pointer) - 1
-        pointer: Any = self._pointer.taken(narrow=True)
-        columns: list[Any] = [column.taken(narrow=True) for column in self._columns]
-        return Content(
-            pointer, columns[0], columns[1], columns[2], np.arange(1, 2 * rows, 2, dtype=whole_kind(2 * rows))
-        )
-
-
 def drawn_content(
     spec: Mapping[str, Any],
     arrival: Doubles,
@@ -85,16 +55,17 @@ def drawn_content(
     count = len(prompt)
     wanted, partner = _reuse(spec, arrival, prompt, random) if "reuse" in spec else (np.zeros(count, np.int64),) * 2
     lengths, totals = prompt.data, (prompt + output).data
-    segments = _Segments()
+    builder = ContentBuilder()
     for row, (shared, first) in enumerate(zip(plain_numbers(wanted), plain_numbers(partner), strict=True)):
         length = lengths[row]
         head = heads.of(row, length) if heads is not None else []
         if shared > sum(tokens for _, _, tokens in head):
             parent = _parent(totals, first, row, shared)
-            head = list(clip([*segments[parent], (2 * parent + 1, 0, totals[parent] - lengths[parent])], shared))
+            answer = (2 * parent + 1, 0, totals[parent] - lengths[parent])
+            head = list(clip([*builder.segments(parent), answer], shared))
         rest = length - sum(tokens for _, _, tokens in head)
-        segments.append([*head, (2 * row, 0, rest)] if rest else head)
-    return segments.content()
+        builder.add([*head, (2 * row, 0, rest)] if rest else head, output_source=2 * row + 1)
+    return builder.build()
 
 
 def _reuse(

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from kvplan.trace.block_ids import infer_block_rule, unchained_ids
 from kvplan.trace.content import ContentBuilder, blocks_content, restarts
-from kvplan.trace.id_rows import ROWS
-from kvplan.trace.trace import Content, Doubles, Longs, Trace, Wholes
+from kvplan.trace.trace import ROWS, Content, Doubles, Longs, Trace, Wholes
 from kvplan.trace.words import counted
 
 Note = Callable[[str], None]

@@ -21,7 +21,7 @@ from kvplan.trace.distribution import Distribution, distribution
 from kvplan.trace.reuse import Heads, drawn_content
 from kvplan.trace.rows import MAX_TOKENS, small
 from kvplan.trace.settle import plain_numbers
-from kvplan.trace.trace import Doubles, Longs, Origin, Trace
+from kvplan.trace.trace import ROWS, Doubles, Longs, Origin, Trace
 
 KEYS = (
     "requests",
@@ -36,7 +36,6 @@ KEYS = (
     "sessions",
     "n",
 )
-_AT_ONCE = 1 << 12
 _STREAMS = ("arrivals", "lengths", "prefixes", "reuse", "sessions", "n")
 
 
@@ -128,8 +127,8 @@ def _lengths(spec: Mapping[str, Any], count: int, random: np.random.Generator) -
     given_prompt = np.cumsum(np.divide(joint, rows, out=np.full_like(joint, 1 / size), where=rows > 0), axis=1)
     part = np.minimum((ranks * size).astype(np.int64), size - 1)
     drawn, column = random.random(count), np.empty(count, np.int64)
-    for at in range(0, count, _AT_ONCE):  # a comparison with a row of the matrix each
-        some = slice(at, at + _AT_ONCE)
+    for at in range(0, count, ROWS):  # a comparison with a row of the matrix each
+        some = slice(at, at + ROWS)
         column[some] = (drawn[some, None] > given_prompt[part[some], :-1]).sum(axis=1)
     return _whole(prompt, ranks), _whole(output, _spread(column, random))
 

@@ -30,8 +30,8 @@ def no_outputs(rows: int) -> Longs:
     return np.broadcast_to(np.int64(-1), rows)
 
 
-_AT_ONCE = 1 << 12
-"""Rows whose segments are looked at together, so that what is computed of them stays small."""
+ROWS = 1 << 12
+"""Rows that are looked at together, so that what is computed of them stays small."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,27 +74,25 @@ class Content:
 
     def _covered(self) -> Iterator[tuple[slice, Longs]]:
         """``covered_tokens`` of some rows at a time."""
-        for begin in range(0, len(self.output_source), _AT_ONCE):
-            pointer = self.segment_ptr[begin : begin + _AT_ONCE + 1]
+        for begin in range(0, len(self.output_source), ROWS):
+            pointer = self.segment_ptr[begin : begin + ROWS + 1]
             covered = np.zeros(len(pointer) - 1, np.int64)
             some = pointer[1:] > pointer[:-1]
             if some.any():
                 tokens = self.segment_tokens[pointer[0] : pointer[-1]].astype(np.int64, copy=False)
                 covered[some] = np.add.reduceat(tokens, (pointer[:-1] - pointer[0])[some])
-            yield slice(begin, begin + _AT_ONCE), covered
+            yield slice(begin, begin + ROWS), covered
 
     def rows(self) -> Iterator[tuple[list[tuple[int, int, int]], int, int]]:
         """(segments, output source, output start) of each request as Python's numbers, some rows at a time."""
         columns = (self.segment_source, self.segment_start, self.segment_tokens)
-        for begin in range(0, len(self.output_source), _AT_ONCE):
-            pointer = self.segment_ptr[begin : begin + _AT_ONCE + 1].tolist()
+        for begin in range(0, len(self.output_source), ROWS):
+            pointer = self.segment_ptr[begin : begin + ROWS + 1].tolist()
             part = slice(pointer[0], pointer[-1])
             segments = list(zip(*(column[part].tolist() for column in columns), strict=True))
-            sources = self.output_source[begin : begin + _AT_ONCE].tolist()
+            sources = self.output_source[begin : begin + ROWS].tolist()
             starts = (
-                itertools.repeat(0)
-                if self.output_start is None
-                else self.output_start[begin : begin + _AT_ONCE].tolist()
+                itertools.repeat(0) if self.output_start is None else self.output_start[begin : begin + ROWS].tolist()
             )
             for row, (source, start) in enumerate(zip(sources, starts, strict=False)):
                 yield segments[pointer[row] - pointer[0] : pointer[row + 1] - pointer[0]], source, start

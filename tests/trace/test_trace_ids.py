@@ -33,7 +33,7 @@ COLUMNS = ("segment_ptr", "segment_source", "segment_start", "segment_tokens", "
 def batches_of(size):
     """All modules that cut ids into batches cut them so small that tests cross many boundaries."""
     stack = ExitStack()
-    for place in ("id_rows.BATCH", "content.BATCH", "builder.BATCH", "content.ROWS", "settle.ROWS", "trace._AT_ONCE"):
+    for place in ("id_rows.BATCH", "content.BATCH", "builder.BATCH", "content.ROWS", "settle.ROWS", "trace.ROWS"):
         stack.enter_context(patch(f"kvplan.trace.{place}", size))
     return stack
 

@@ -36,14 +36,14 @@ def test_numbers_are_those_of_a_dictionary(names, few):
         assert len(numbers) == len(known)
         assert [numbers.find(name) for name in names] == expected
         assert numbers.find("not there") == -1
-        assert numbers.numbers(names).tolist() == expected
+        assert [numbers.number(name) for name in names] == expected
 
 
 def test_many_names_keep_their_numbers_as_the_table_grows():
     numbers = NameNumbers()
     names = [f"session {n}" for n in range(3 * name_numbers.FEW)]
-    assert numbers.numbers(names).tolist() == list(range(len(names)))
-    assert numbers.numbers(reversed(names)).tolist() == list(range(len(names)))[::-1]
+    assert list(map(numbers.number, names)) == list(range(len(names)))
+    assert list(map(numbers.number, reversed(names))) == list(range(len(names)))[::-1]
 
 
 @given(st.lists(st.one_of(st.none(), st.lists(st.none() | st.text(max_size=20), max_size=5))), st.randoms())

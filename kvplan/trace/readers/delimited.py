@@ -13,6 +13,7 @@ from kvplan.errors import InputError
 from kvplan.trace.source import Source
 
 _BLOCK_BYTES = 1 << 18
+"""What Python makes of the rows of a block takes many times its bytes."""
 _OPEN_BYTES = 4 << 20
 """How far an open quote reaches at most; the csv module takes 128 KiB a field."""
 _SPARE_FIELDS = 1 << 12
@@ -43,7 +44,7 @@ def csv_header(source: Source) -> list[str]:
 
 
 def blocks(source: Source) -> Iterator[Block]:
-    """The rows below the header in blocks of about a MiB; no row, quoted or not, spans two of them.
+    """The rows below the header in blocks of about ``_BLOCK_BYTES``; no row, quoted or not, spans two of them.
 
     Unless an open quote takes in more than ``_OPEN_BYTES``: there a block ends with the last line.
     """
