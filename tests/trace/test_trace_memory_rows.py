@@ -9,7 +9,8 @@ import pytest
 
 from tests.trace.test_trace_fuzz import check_growth, needs_proc
 
-SIZE = 10 << 20
+SIZE = 20 << 20
+"""Bytes. With half of them a process' fixed part, and how its heap happens to lie, move a figure by half a file."""
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
